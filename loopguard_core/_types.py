@@ -1,0 +1,167 @@
+"""The values that cross the public interface: small, frozen, without behaviour of their own."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+Channel = Literal["content", "reasoning", "arguments"]
+
+EndReason = Literal[
+    "complete",
+    "doom_loop",
+    "max_turns",
+    "max_cost",
+    "max_tokens",
+    "max_seconds",
+    "max_tool_calls",
+    "key_limit",
+    "custom",
+    "paused",
+    "error",
+    "cancelled",
+]
+"""Why a session ended. `custom` comes from a `stop_when` hook."""
+
+
+class Action(enum.StrEnum):
+    """What loopguard does about a loop, from weakest to strongest."""
+
+    OBSERVE = "observe"
+    STEER = "steer"
+    ESCALATE = "escalate"
+    BLOCK = "block"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One tool call as the model asked for it.
+
+    Attributes:
+        id: The provider's call id; results are recorded under it.
+        name: The tool's name. It comes from the model and may name no tool at all.
+        arguments: The parsed arguments, or the raw text where it is not valid JSON.
+    """
+
+    id: str
+    name: str
+    arguments: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and cost of one model call, or of a whole session.
+
+    None means unknown, never zero.
+
+    Attributes:
+        input_tokens: Tokens sent, cached ones included.
+        output_tokens: Tokens received, reasoning included.
+        cached_tokens: The part of `input_tokens` read from a cache.
+        reasoning_tokens: The part of `output_tokens` spent on reasoning.
+        total_tokens: What the provider calls the total; worked out from the two parts if absent.
+        cost: US dollars. Numbers and numeric strings are turned into `Decimal` exactly as written.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    total_tokens: int | None = None
+    cost: Decimal | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is not None and not isinstance(self.cost, Decimal):
+            object.__setattr__(self, "cost", Decimal(str(self.cost)))
+        if self.total_tokens is None and self.input_tokens is not None and self.output_tokens is not None:
+            object.__setattr__(self, "total_tokens", self.input_tokens + self.output_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One detection.
+
+    Attributes:
+        detector: Name of the detector, for example `repeated_call`.
+        action: What is done about it, after overrides and after what the surface can perform.
+        streak: How often the evidence was seen, in the detector's own unit (rounds, laps, cuts).
+        fingerprint: Identity of the call, keyed (see `docs/privacy.md`); None for text.
+        tool: The tool's name, cut to 64 printable characters; None for text.
+        call_id: Id of the offending call; None for text.
+        round: Number of the round, from 1; 0 before the first.
+        message_index: Number of the assistant message, from 1.
+        channel: `content`, `reasoning` or `arguments` for text; None for calls.
+        char: Offset in that channel's text where it fired; None for calls.
+        abort: True where a running stream is to be cut.
+        message: What the model or the operator is told. Never quotes arguments.
+        evidence: Facts behind the verdict: plain JSON, never arguments or results.
+    """
+
+    detector: str
+    action: Action
+    streak: int
+    fingerprint: str | None = None
+    tool: str | None = None
+    call_id: str | None = None
+    round: int = 0
+    message_index: int = 0
+    channel: Channel | None = None
+    char: int | None = None
+    abort: bool = False
+    message: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to one call of a round.
+
+    Attributes:
+        action: The strongest rung crossed, or None.
+        streak: Rounds in a row that contained this call, this one included; 0 for an exempt call.
+        duplicate: True if the same identity was already scored in this round.
+        verdict: The detection behind the action; None where there is none.
+        blocked: True if the call must not run. `message` is then what the model gets in its place.
+        message: Text for the model; None where it is told nothing about this call.
+    """
+
+    action: Action | None
+    streak: int
+    duplicate: bool = False
+    verdict: Verdict | None = None
+    blocked: bool = False
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a run is ended.
+
+    Attributes:
+        reason: One of `SessionEnd`'s reasons.
+        verdict: The detection that ended it; None where a limit did.
+        message: One paragraph for whoever reads the end of the run.
+    """
+
+    reason: EndReason
+    verdict: Verdict | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """What to do about the next model call.
+
+    Attributes:
+        stop: Set if the call must not start.
+        steer: Messages to put before the model, in order, after everything it has seen.
+        model: Name of the stronger model that takes this one call; None for the usual one.
+    """
+
+    stop: Stop | None = None
+    steer: tuple[str, ...] = ()
+    model: str | None = None
