@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -115,6 +116,11 @@ class Verdict:
     message: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
+    def as_dict(self) -> dict[str, Any]:
+        """All fields as plain JSON."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**fields, "action": self.action.value, "evidence": dict(self.evidence)}
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -150,6 +156,11 @@ class Stop:
     reason: EndReason
     verdict: Verdict | None
     message: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields as plain JSON."""
+        verdict = None if self.verdict is None else self.verdict.as_dict()
+        return {"reason": self.reason, "verdict": verdict, "message": self.message}
 
 
 @dataclass(frozen=True, slots=True)

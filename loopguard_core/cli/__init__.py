@@ -1,0 +1,66 @@
+"""The `loopguard` command. Commands that need an SDK come from the entry-point group `loopguard.commands`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from loopguard_core._errors import LoopGuardError
+from loopguard_core.cli import plugins, policy, replay
+
+COMMAND_GROUP = "loopguard.commands"
+
+_EXIT_ERROR = 2
+_EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The words after `loopguard`; None takes them from the command line.
+
+    Returns:
+        The exit status: 0 done, 1 done with findings, 2 it could not be done.
+    """
+    parser = _parser()
+    args = parser.parse_args(argv)
+    handler: Callable[[argparse.Namespace], int] = args.handler
+    try:
+        return handler(args)
+    except LoopGuardError as error:
+        print(f"loopguard: {error}", file=sys.stderr)
+        return _EXIT_ERROR
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="loopguard", description="Stops AI agents that are stuck in a loop.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for module in (replay, policy, plugins):
+        module.add_parser(commands)
+    for point in sorted(entry_points(group=COMMAND_GROUP), key=lambda point: point.name):
+        _add_external(commands, point)
+    return parser
+
+
+def _add_external(commands: argparse._SubParsersAction[argparse.ArgumentParser], point: EntryPoint) -> None:
+    """Add a command whose module is only imported when it is called for: importing an SDK takes seconds."""
+    sub = commands.add_parser(point.name, add_help=False, help=f"(from {point.value.partition(':')[0]})")
+    sub.add_argument("rest", nargs=argparse.REMAINDER)
+
+    def run(args: argparse.Namespace) -> int:
+        try:
+            command: Callable[[Sequence[str]], int] = point.load()
+        except ImportError as error:
+            print(f"loopguard {point.name}: {error}", file=sys.stderr)
+            return _EXIT_ERROR
+        return command(args.rest)
+
+    sub.set_defaults(handler=run)

@@ -1,0 +1,90 @@
+"""LangChain's messages in the core's words. Nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from loopguard_core import ToolCall, Usage
+
+
+def calls_of(message: AIMessage) -> list[ToolCall]:
+    """Every call the message asks for, those with invalid JSON included (their arguments are raw text)."""
+    calls = [ToolCall(id=call["id"] or "", name=call["name"], arguments=call["args"]) for call in message.tool_calls]
+    calls += [
+        ToolCall(id=call["id"] or "", name=call["name"] or "", arguments=call["args"] or "")
+        for call in message.invalid_tool_calls
+    ]
+    return calls
+
+
+def usage_of(message: BaseMessage) -> Usage:
+    """Tokens and, where the provider's own usage block survived, its cost in dollars."""
+    tokens: dict[str, Any] = dict(getattr(message, "usage_metadata", None) or {})
+    raw = message.response_metadata.get("token_usage") or message.response_metadata.get("usage")
+    cost = raw.get("cost") if isinstance(raw, dict) else None
+    return Usage(
+        input_tokens=tokens.get("input_tokens"),
+        output_tokens=tokens.get("output_tokens"),
+        cached_tokens=(tokens.get("input_token_details") or {}).get("cache_read"),
+        reasoning_tokens=(tokens.get("output_token_details") or {}).get("reasoning"),
+        total_tokens=tokens.get("total_tokens"),
+        cost=cost if isinstance(cost, (int, float, str)) and not isinstance(cost, bool) else None,
+    )
+
+
+def model_of(message: BaseMessage) -> str | None:
+    """The model that answered, as its provider names it."""
+    name = message.response_metadata.get("model_name") or message.response_metadata.get("model")
+    return name if isinstance(name, str) else None
+
+
+def finish_reason_of(message: BaseMessage) -> str | None:
+    """Why the provider ended the message."""
+    reason = message.response_metadata.get("finish_reason") or message.response_metadata.get("stop_reason")
+    return reason if isinstance(reason, str) else None
+
+
+def model_name(model: object) -> str | None:
+    """The name of a chat model object, where it has one."""
+    for attribute in ("model_name", "model"):
+        name = getattr(model, attribute, None)
+        if isinstance(name, str):
+            return name
+    return None
+
+
+def last_round(messages: Sequence[BaseMessage]) -> tuple[AIMessage | None, list[ToolMessage]]:
+    """The last assistant message and the tool messages after it."""
+    results: list[ToolMessage] = []
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            return message, results[::-1]
+        if isinstance(message, ToolMessage):
+            results.append(message)
+    return None, results[::-1]
+
+
+def output_of(message: ToolMessage) -> Any:
+    """What a tool returned, as the model sees it: text blocks are joined, anything else is kept."""
+    content = message.content
+    if isinstance(content, list) and all(isinstance(block, dict) and block.get("type") == "text" for block in content):
+        return "".join(str(block.get("text", "")) for block in content if isinstance(block, dict))
+    return content
+
+
+def failed(message: ToolMessage) -> bool | None:
+    """True if the SDK says the call failed; None leaves it to the core."""
+    return True if message.status == "error" else None
+
+
+def refusal(call_id: str, name: str, text: str) -> ToolMessage:
+    """The answer to a call that did not run."""
+    return ToolMessage(content=text, tool_call_id=call_id, name=name, status="error")
+
+
+def open_calls(message: AIMessage, answered: Iterable[ToolMessage]) -> list[tuple[str, str]]:
+    """Id and name of the calls that have no answer yet."""
+    done = {answer.tool_call_id for answer in answered}
+    return [(call["id"] or "", call["name"]) for call in message.tool_calls if call["id"] not in done]

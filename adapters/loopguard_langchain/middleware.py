@@ -1,0 +1,496 @@
+"""`LoopGuardMiddleware`: every rung of the ladder inside `create_agent`.
+
+All of it hangs on the model node: results are read from the history, the round is judged as soon as the model answered,
+and a stop is written there as answers to every call plus a closing message. No node is added to the graph's loop, so a
+round costs no extra superstep. Refused calls are turned away where they would run, after whatever a human approved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired
+from weakref import WeakKeyDictionary
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse, hook_config
+from langchain.agents.middleware.types import (
+    AgentState,
+    ExtendedModelResponse,
+    OmitFromInput,
+    PrivateStateAttr,
+    ToolCallRequest,
+)
+from langchain.chat_models import init_chat_model
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import Command
+from loopguard_core import (
+    Decision,
+    Directive,
+    LoopGuard,
+    PolicyLike,
+    Session,
+    Stop,
+    as_guard,
+    current_session,
+    fingerprint,
+    inside,
+)
+
+from loopguard_langchain import _translate as translate
+from loopguard_langchain._stop import LoopGuardStop
+from loopguard_langchain._surfaces import MIDDLEWARE
+from loopguard_langchain.callback import LoopGuardCallbackHandler
+
+ExitBehavior = Literal["end", "error"]
+
+
+class LoopGuardState(AgentState[Any]):
+    """What the middleware adds to the graph's state.
+
+    Attributes:
+        loopguard: After a stop: `reason`, `message` and `verdict`. Part of the agent's output; absent otherwise.
+        loopguard_session: The run's counters, so that a checkpointed run goes on counting. Not part of the output.
+    """
+
+    loopguard: NotRequired[Annotated[dict[str, Any] | None, OmitFromInput]]
+    loopguard_session: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """When this process last worked on a session: which task, in which invocation of the graph."""
+
+    task: str | None
+    control: object
+
+
+class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
+    """Detects loops in a `create_agent` run, steers, escalates, blocks single calls and ends the run cleanly.
+
+    List it first: it then sees what all other middleware made of a call, and an error that reaches it ends the run.
+
+    Args:
+        guard: A `LoopGuard`, a policy, a preset's name, a path with a suffix; None finds the config file.
+        exit_behavior: What a stop does: `end` closes the conversation with a message, `error` raises
+            `LoopGuardStop` once the history is complete. None takes the policy's `on_stop.how`, which may also be
+            `answer`: one last model call without tools.
+        escalate_model: The stronger model for escalated turns, as an object or a name for `init_chat_model`. None
+            takes the policy's `escalation.models.langchain`.
+
+    Raises:
+        PolicyError: The policy cannot be used.
+    """
+
+    state_schema = LoopGuardState
+
+    def __init__(
+        self,
+        guard: LoopGuard | PolicyLike = None,
+        exit_behavior: ExitBehavior | None = None,
+        escalate_model: str | BaseChatModel | None = None,
+    ) -> None:
+        super().__init__()
+        if exit_behavior not in (None, "end", "error"):
+            raise ValueError(f"exit_behavior must be 'end' or 'error', not {exit_behavior!r}")
+        self.guard = as_guard(guard)
+        how = self.guard.policy.on_stop.how
+        self._how = how if exit_behavior is None else {"end": "end", "error": "raise"}[exit_behavior]
+        self._escalate_model = escalate_model
+        self._strong: dict[str, BaseChatModel] = {}
+        self._seen: WeakKeyDictionary[Session, _Seen] = WeakKeyDictionary()
+        self.guard.attach(MIDDLEWARE, escalation=escalate_model is not None)
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    def before_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """A new run: start its session, nested in the one whose tool started this agent."""
+        left = self.guard.live((state.get("loopguard_session") or {}).get("id", ""))
+        if left is not None:  # its run died without `after_agent`, or was interrupted and is not resumed
+            left.end("cancelled")
+        session = self._open(None, None, runtime)
+        update: dict[str, Any] = {"loopguard_session": self._state_of(session, {})}
+        if state.get("loopguard") is not None:
+            update["loopguard"] = None
+        return update
+
+    async def abefore_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Like `before_agent`."""
+        return self.before_agent(state, runtime)
+
+    def after_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """The run is over, and its history complete: end the session, and raise here if a stop is to raise."""
+        session = self._session(state, runtime)
+        session.end()
+        if session.stop is not None and self._how == "raise":
+            raise LoopGuardStop(session.stop)
+        return None
+
+    async def aafter_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """Like `after_agent`; waits for `async` hooks."""
+        try:
+            return self.after_agent(state, runtime)
+        finally:
+            await self.guard.adrain()
+
+    # -- the model ---------------------------------------------------------------------------------------------
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ExtendedModelResponse[Any]:
+        """Direct one model call, judge the round it asks for, and end the run if that is the verdict."""
+        session = self._next_call(request)
+        directive = session.before_model_call(translate.model_name(request.model))
+        if directive.stop is not None:
+            return self._finish(session, request, [], handler)
+        started = time.perf_counter()
+        try:
+            response = handler(self._directed(request, directive))
+        except BaseException as error:
+            directive = self._failed(session, request, directive, error)
+            started = time.perf_counter()
+            try:
+                response = handler(self._directed(request, directive))
+            except BaseException as second:
+                self._failed(session, request, directive, second)
+                raise
+        self._count(session, request, response, started)
+        refused = self._judge(session, response)
+        if session.stop is not None and _open_calls(response):
+            return self._finish(session, request, _refused_round(response, refused), handler)
+        return self._extended(session, response, refused)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ExtendedModelResponse[Any]:
+        """Like `wrap_model_call`."""
+        session = self._next_call(request)
+        directive = await session.abefore_model_call(translate.model_name(request.model))
+        if directive.stop is not None:
+            return await self._afinish(session, request, [], handler)
+        started = time.perf_counter()
+        try:
+            response = await handler(self._directed(request, directive))
+        except BaseException as error:
+            directive = self._failed(session, request, directive, error)
+            started = time.perf_counter()
+            try:
+                response = await handler(self._directed(request, directive))
+            except BaseException as second:
+                self._failed(session, request, directive, second)
+                raise
+        self._count(session, request, response, started)
+        refused = self._judge(session, response)
+        await self.guard.adrain()
+        if session.stop is not None and _open_calls(response):
+            return await self._afinish(session, request, _refused_round(response, refused), handler)
+        return self._extended(session, response, refused)
+
+    def _next_call(self, request: ModelRequest[Any]) -> Session:
+        """The session, with the results of its last round."""
+        session = self._session(request.state, request.runtime)
+        _, results = translate.last_round(request.state["messages"])
+        for result in results:
+            session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
+        return session
+
+    def _failed(
+        self, session: Session, request: ModelRequest[Any], directive: Directive, error: BaseException
+    ) -> Directive:
+        """A call failed. If the stronger model was to take it, the usual one still may; else the run ends here."""
+        session.model_call_failed(error)
+        if directive.model is None or not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
+            session.end(error=error)
+            raise error
+        return session.before_model_call(translate.model_name(request.model))
+
+    def _directed(self, request: ModelRequest[Any], directive: Directive) -> ModelRequest[Any]:
+        changes: dict[str, Any] = {}
+        if directive.steer:
+            changes["messages"] = [*request.messages, *(_note(text) for text in directive.steer)]
+        if directive.model is not None:
+            changes["model"] = self._strong_model(directive.model)
+        return request.override(**changes) if changes else request
+
+    def _strong_model(self, name: str) -> BaseChatModel:
+        if isinstance(self._escalate_model, BaseChatModel):
+            return self._escalate_model
+        if name not in self._strong:
+            self._strong[name] = init_chat_model(name)
+        return self._strong[name]
+
+    def _count(
+        self, session: Session, request: ModelRequest[Any], response: ModelResponse[Any], started: float
+    ) -> None:
+        message = _assistant_message(response)
+        if message is None:
+            session.after_model_call(translate.model_name(request.model), duration=time.perf_counter() - started)
+            return
+        session.end_message(translate.finish_reason_of(message))
+        session.after_model_call(
+            translate.model_of(message) or translate.model_name(request.model),
+            translate.usage_of(message),
+            time.perf_counter() - started,
+        )
+
+    def _judge(self, session: Session, response: ModelResponse[Any]) -> dict[str, Decision]:
+        """Judge the round; the decisions on refused calls, by id."""
+        message = _assistant_message(response)
+        if message is None or response.structured_response is not None:  # a structured answer ends the run
+            return {}
+        calls = translate.calls_of(message)
+        decisions = session.begin_round(calls)
+        for answer in _answers(response):  # calls the model node answers itself, such as invalid structured output
+            session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
+        return {call.id: decision for call, decision in zip(calls, decisions, strict=True) if decision.blocked}
+
+    # -- ending ------------------------------------------------------------------------------------------------
+
+    def _finish(
+        self,
+        session: Session,
+        request: ModelRequest[Any],
+        last_round: list[BaseMessage],
+        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+    ) -> ExtendedModelResponse[Any]:
+        """Close the conversation, with a last answer from the model if the policy wants one."""
+        answer: AIMessage | None = None
+        last = self._last_request(session, request, last_round)
+        if last is not None:
+            started = time.perf_counter()
+            try:
+                response = handler(last)
+                self._count(session, last, response, started)
+                answer = _assistant_message(response)
+            except Exception as error:  # noqa: BLE001  # the stop stands; it only loses its last words
+                session.model_call_failed(error)
+        return self._closed(session, request, last_round, answer)
+
+    async def _afinish(
+        self,
+        session: Session,
+        request: ModelRequest[Any],
+        last_round: list[BaseMessage],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ExtendedModelResponse[Any]:
+        """Like `_finish`."""
+        answer: AIMessage | None = None
+        last = self._last_request(session, request, last_round)
+        if last is not None:
+            started = time.perf_counter()
+            try:
+                response = await handler(last)
+                self._count(session, last, response, started)
+                answer = _assistant_message(response)
+            except Exception as error:  # noqa: BLE001  # see _finish
+                session.model_call_failed(error)
+        await self.guard.adrain()
+        return self._closed(session, request, last_round, answer)
+
+    def _last_request(
+        self, session: Session, request: ModelRequest[Any], last_round: list[BaseMessage]
+    ) -> ModelRequest[Any] | None:
+        text = session.final_answer() if self._how == "answer" else None
+        if text is None:
+            return None
+        messages: list[Any] = [*request.messages, *last_round, _note(text)]
+        return request.override(messages=messages, tools=[], tool_choice=None, response_format=None)
+
+    def _closed(
+        self, session: Session, request: ModelRequest[Any], last_round: list[BaseMessage], answer: AIMessage | None
+    ) -> ExtendedModelResponse[Any]:
+        stop = session.stop
+        if stop is None:  # pragma: no cover  # only called after a stop
+            raise RuntimeError("loopguard: nothing to close")
+        if not last_round and _is_closed(request.state["messages"]):
+            # A graph that runs on past the closing message, as one with only structured output does.
+            session.end()
+            raise LoopGuardStop(stop)
+        closing = _closing_message(stop, answer)
+        update = {
+            "loopguard": stop.as_dict(),
+            "loopguard_session": self._state_of(session, {}),
+            "jump_to": "end",
+        }
+        return ExtendedModelResponse(ModelResponse(result=[*last_round, closing]), Command(update=update))
+
+    def _extended(
+        self, session: Session, response: ModelResponse[Any], refused: dict[str, Decision]
+    ) -> ExtendedModelResponse[Any]:
+        message = _assistant_message(response)
+        arguments = {call["id"]: call["args"] for call in message.tool_calls} if message is not None and refused else {}
+        blocked = {
+            call_id: [decision.message, _judged(arguments[call_id])]
+            for call_id, decision in refused.items()
+            if call_id in arguments
+        }
+        return ExtendedModelResponse(
+            response, Command(update={"loopguard_session": self._state_of(session, blocked)})
+        )
+
+    # -- tools -------------------------------------------------------------------------------------------------
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Turn a refused call away; let any other run, so that an agent inside it finds its outer run."""
+        refusal = _refusal(request)
+        if refusal is not None:
+            return refusal
+        session = self._session(request.state, get_runtime())
+        try:
+            with inside(session):
+                return handler(request)
+        except BaseException as error:
+            _tool_failed(session, error)
+            raise
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """Like `wrap_tool_call`."""
+        refusal = _refusal(request)
+        if refusal is not None:
+            return refusal
+        session = self._session(request.state, get_runtime())
+        try:
+            with inside(session):
+                return await handler(request)
+        except BaseException as error:
+            _tool_failed(session, error)
+            raise
+
+    # -- sessions ----------------------------------------------------------------------------------------------
+
+    def _session(self, state: Any, runtime: Runtime[Any]) -> Session:
+        """The run's session: the live one, or, after a resume or a step back in history, the one in the state."""
+        saved = state.get("loopguard_session") or {}
+        info = runtime.execution_info
+        task = None if info is None else info.task_id
+        live = self.guard.live(saved.get("id", ""))
+        if live is not None and saved.get("mark") != _mark(live):
+            seen = self._seen.get(live)
+            if seen is None or seen.task != task:  # not a retry of the node that moved it on
+                self.guard.discard(live.id)
+                live = None
+        session = live or self._open(saved.get("id"), saved.get("state"), runtime)
+        seen = self._seen.get(session)
+        if seen is not None and seen.control is not runtime.control:
+            session.continued()
+        self._seen[session] = _Seen(task, runtime.control)
+        self._adopt(session)
+        return session
+
+    def _open(self, session_id: str | None, state: Any, runtime: Runtime[Any]) -> Session:
+        info = runtime.execution_info
+        metadata = get_config().get("metadata") or {}
+        session = self.guard.session(
+            session_id,
+            parent=current_session(),
+            agent=metadata.get("lc_agent_name"),
+            state=state,
+            surface=MIDDLEWARE,
+            escalation_model=_label(self._escalate_model),
+            framework_run_id=None if info is None else (info.run_id or info.thread_id),
+        )
+        self._seen[session] = _Seen(None if info is None else info.task_id, runtime.control)
+        self._adopt(session)
+        return session
+
+    def _adopt(self, session: Session) -> None:
+        """Tell a callback handler of the same guard that this run is looked after."""
+        callbacks = get_config().get("callbacks")
+        for handler in getattr(callbacks, "handlers", ()):
+            if isinstance(handler, LoopGuardCallbackHandler) and handler.guard is self.guard:
+                handler.adopt(callbacks.parent_run_id, session)
+
+    def _state_of(self, session: Session, blocked: dict[str, Any]) -> dict[str, Any]:
+        return {"id": session.id, "mark": _mark(session), "state": session.save(), "blocked": blocked}
+
+
+def _mark(session: Session) -> list[int]:
+    return [session.turns, session.model_calls]
+
+
+def _label(model: str | BaseChatModel | None) -> str | None:
+    if isinstance(model, BaseChatModel):
+        return translate.model_name(model) or type(model).__name__
+    return model
+
+
+def _note(text: str) -> HumanMessage:
+    # A system message in the middle of a conversation is an error at some providers.
+    return HumanMessage(content=text, name="loopguard")
+
+
+def _assistant_message(response: ModelResponse[Any]) -> AIMessage | None:
+    return next((m for m in reversed(response.result) if isinstance(m, AIMessage)), None)
+
+
+def _answers(response: ModelResponse[Any]) -> list[ToolMessage]:
+    return [m for m in response.result if isinstance(m, ToolMessage)]
+
+
+def _open_calls(response: ModelResponse[Any]) -> bool:
+    message = _assistant_message(response)
+    return message is not None and response.structured_response is None and bool(translate.calls_of(message))
+
+
+def _refused_round(response: ModelResponse[Any], refused: dict[str, Decision]) -> list[BaseMessage]:
+    """The round that ended the run, with an answer to every call of it."""
+    message = _assistant_message(response)
+    answers = _answers(response)
+    messages: list[BaseMessage] = list(response.result)
+    if message is not None:
+        for call_id, name in translate.open_calls(message, answers):
+            decision = refused.get(call_id)
+            text = decision.message if decision is not None else None
+            messages.append(translate.refusal(call_id, name, text or "[loopguard] This call was not executed."))
+    return messages
+
+
+def _closing_message(stop: Stop, answer: AIMessage | None) -> AIMessage:
+    mark = {"loopguard": stop.as_dict()}
+    if answer is None or not answer.text:
+        return AIMessage(content=stop.message, response_metadata=mark)
+    return AIMessage(
+        content=answer.text,
+        response_metadata={**answer.response_metadata, **mark},
+        usage_metadata=answer.usage_metadata,
+        id=answer.id,
+    )
+
+
+def _is_closed(messages: list[AnyMessage]) -> bool:
+    return bool(messages) and isinstance(messages[-1], AIMessage) and "loopguard" in messages[-1].response_metadata
+
+
+def _judged(arguments: Any) -> str:
+    return fingerprint("", arguments)
+
+
+def _refusal(request: ToolCallRequest) -> ToolMessage | None:
+    """The answer to a refused call. If a human changed its arguments since, it is another call and may run."""
+    call = request.tool_call
+    saved = (request.state.get("loopguard_session") or {}).get("blocked") or {}
+    if call["id"] not in saved:
+        return None
+    message, judged = saved[call["id"]]
+    if judged != _judged(call["args"]):
+        return None
+    return translate.refusal(call["id"] or "", call["name"], message)
+
+
+def _tool_failed(session: Session, error: BaseException) -> None:
+    if isinstance(error, GraphInterrupt):
+        session.pause()
+        session.end()
+    elif not isinstance(error, GraphBubbleUp):
+        session.end(error=error)
+
+
+__all__ = ["ExitBehavior", "LoopGuardMiddleware", "LoopGuardState", "hook_config"]

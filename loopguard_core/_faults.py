@@ -1,0 +1,47 @@
+"""Faults of our own, or of code plugged into us: logged once each, counted, never the end of a run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections import Counter
+
+logger = logging.getLogger("loopguard")
+
+
+class Faults:
+    """Counts contained faults by a short label.
+
+    The log names the exception's class and where it was raised. Its text is left out, because it may quote arguments.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def note(self, label: str, error: BaseException | None = None, *, text: str = "") -> None:
+        """Count a fault, and log it if it is the first with this label.
+
+        Args:
+            label: What failed, for example `begin_round` or `plugin alerts`; one of few values.
+            error: The exception, if there is one.
+            text: What to do about it, or what follows from it.
+        """
+        with self._lock:
+            self._counts[label] += 1
+            first = self._counts[label] == 1
+        if not first:
+            return
+        if error is None:
+            logger.warning("%s: %s", label, text or "failed")
+            return
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        tail = f" {text}" if text else " The run goes on without it."
+        logger.error("%s failed with %s.%s\n%s", label, type(error).__name__, tail, frames)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each label was noted."""
+        with self._lock:
+            return dict(self._counts)

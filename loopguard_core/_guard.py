@@ -1,0 +1,302 @@
+"""`LoopGuard`: one policy and its plugins, serving any number of runs at once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from loopguard_core._calls import Identifier
+from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
+from loopguard_core._faults import Faults
+from loopguard_core._limits import ActiveClock
+from loopguard_core._plugins import PluginInfo, Plugins
+from loopguard_core._policy import Policy
+from loopguard_core._policy_file import apply_environment, load_policy, resolve_policy
+from loopguard_core._scoring import Scorer
+from loopguard_core._session import Origin, Session
+from loopguard_core._surface import Surface
+from loopguard_core._types import Action, Usage
+from loopguard_core.detectors import Detector, RepeatedCall
+
+logger = logging.getLogger("loopguard")
+
+PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
+"""A policy, a preset's name, a path with a suffix, a mapping, or None."""
+
+MAX_PAUSED = 10_000
+"""Paused sessions kept alive; older ones go on from their saved state."""
+
+_process_key = secrets.token_bytes(16)
+"""Keys fingerprints that leave this process, where the policy names no key."""
+
+
+class LoopGuard:
+    """Watches agent runs under one policy.
+
+    Args:
+        policy: A `Policy`, a preset's name, a path with a suffix, a mapping; None for the default policy.
+        plugins: Objects with `@hookimpl` methods, in the order their answers count.
+        on_loop: Called with each `DoomLoopDetected`; may return an `Action` that replaces the verdict's.
+        on_end: Called with each `SessionEnd`; may be `async`.
+        on_model_call: Called with each `PostModelCall`; may be `async`.
+        clock: A monotonic clock in seconds.
+
+    Attributes:
+        policy: The policy, read once.
+        last_end: The last `SessionEnd` of any session; None before the first.
+        faults: Faults of ours or of plugins that were contained.
+
+    Raises:
+        PolicyError: The policy cannot be used.
+        PluginError: A plugin cannot be used.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyLike = None,
+        *,
+        plugins: Iterable[object] = (),
+        on_loop: Callable[[DoomLoopDetected], Action | str | None] | None = None,
+        on_end: Callable[[SessionEnd], object] | None = None,
+        on_model_call: Callable[[PostModelCall], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy = apply_environment(Policy() if policy is None else resolve_policy(policy))
+        self.enabled = self.policy.enabled
+        self.last_end: SessionEnd | None = None
+        self.faults = Faults()
+        self.new_clock = partial(ActiveClock, clock)
+        self.plugins = Plugins(self.faults)
+        for plugin in plugins:
+            self.plugins.register(plugin)
+        self.plugins.load_entry_points(self.policy.plugins)
+        self.plugins.register_callables(doom_loop_detected=on_loop, session_end=on_end, post_model_call=on_model_call)
+        self._lock = threading.Lock()
+        self._live: dict[str, Session] = {}
+        self._paused: OrderedDict[str, None] = OrderedDict()
+        self._attached: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        for hazard in self.policy.hazards():
+            logger.warning("policy: %s", hazard)
+        if not self.enabled:
+            logger.warning("loopguard is switched off (enabled = false or LOOPGUARD_ENABLED=0): nothing is guarded")
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **options: Any) -> Self:
+        """A guard with the policy in a TOML file.
+
+        Args:
+            path: `loopguard.toml`, or a `pyproject.toml` with `[tool.loopguard]`.
+            options: What `LoopGuard` takes besides the policy.
+
+        Raises:
+            PolicyError: The file cannot be used.
+        """
+        return cls(load_policy(Path(path)), **options)
+
+    # -- sessions ----------------------------------------------------------------------------------------------
+
+    def session(
+        self,
+        id: str | None = None,  # noqa: A002  # the public name
+        *,
+        parent: Session | str | None = None,
+        agent: str | None = None,
+        key: str | None = None,
+        state: Any = None,
+        surface: Surface | None = None,
+        escalation_model: str | None = None,
+        framework_run_id: str | None = None,
+    ) -> Session:
+        """The session of one run. A live id asked for again gives the same session.
+
+        Args:
+            id: Id of the run; None makes one.
+            parent: The session, or the id of a live one, this run is nested in: it shares that one's limits, and a
+                stop inside reaches it.
+            agent: Name of the agent.
+            key: Name of the spending limit's key; not enforced in this release.
+            state: What `Session.save` gave, to go on with a saved run.
+            surface: What the place loopguard is attached to can do; None for everything.
+            escalation_model: Name of the stronger model; None takes the policy's for the surface's adapter.
+            framework_run_id: The SDK's own id of the run.
+        """
+        session_id = id if id is not None else uuid.uuid4().hex
+        with self._lock:
+            live = self._live.get(session_id)
+            if live is not None:
+                return live
+            outer = self._live.get(parent) if isinstance(parent, str) else parent
+            origin = Origin(
+                session_id=session_id,
+                parent_id=parent if isinstance(parent, str) else (None if parent is None else parent.id),
+                agent=agent,
+                adapter=None if surface is None else surface.adapter,
+                framework_run_id=framework_run_id,
+            )
+            session = self._new_session(origin, outer, surface, escalation_model)
+            if state is not None:
+                session.restore(state)
+            self._live[session_id] = session
+            return session
+
+    def live(self, id: str) -> Session | None:  # noqa: A002  # the public name
+        """The live session of that id; None if there is none."""
+        return self._live.get(id)
+
+    def discard(self, id: str) -> None:  # noqa: A002  # the public name
+        """Forget a live session without ending it: the SDK went back to an earlier point of that run."""
+        with self._lock:
+            self._live.pop(id, None)
+            self._paused.pop(id, None)
+
+    def _new_session(
+        self, origin: Origin, parent: Session | None, surface: Surface | None, escalation_model: str | None
+    ) -> Session:
+        policy = self.policy
+        if escalation_model is None:
+            escalation_model = policy.escalation.models.get(origin.adapter or "default")
+        perform: Callable[[Action], Action] = _as_is
+        if surface is not None:
+            perform = partial(surface.perform, escalation=escalation_model is not None)
+        identifier = Identifier(policy, self.plugins, lambda label, text: self.faults.note(label, text=text))
+        scorer = Scorer(policy, identifier, self._detectors(), self.faults, perform, self._fingerprint_key())
+        return Session(
+            self,
+            origin,
+            parent=parent,
+            scorer=scorer,
+            clock=self.new_clock(),
+            escalation_model=escalation_model,
+        )
+
+    def _detectors(self) -> list[Detector]:
+        policy = self.policy
+        found: list[Detector] = []
+        if policy.detector_enabled(RepeatedCall.name):
+            lookup = partial(policy.ladder_for, RepeatedCall.name)
+            found.append(RepeatedCall(lookup, outcome_aware=policy.outcomes == "aware"))
+        found.extend(d for d in self.plugins.detectors(policy) if policy.detector_enabled(d.name))
+        return found
+
+    # -- attaching ---------------------------------------------------------------------------------------------
+
+    def attach(self, surface: Surface, *, escalation: bool = False) -> None:
+        """Say, once a surface, which rungs of the policy it cannot perform and what happens instead.
+
+        Args:
+            surface: What adapters attach to.
+            escalation: Whether a stronger model was given in code.
+        """
+        if not self.enabled or surface.name in self._attached:
+            return
+        self._attached.add(surface.name)
+        escalation = escalation or surface.adapter in self.policy.escalation.models
+        for rung in self.policy.rungs_in_use():
+            done = surface.perform(rung, escalation=escalation)
+            if done is not rung:
+                logger.warning("%s cannot %s: such verdicts %s instead", surface.name, rung.value, done.value)
+
+    # -- what sessions need ------------------------------------------------------------------------------------
+
+    def session_ended(self, session: Session, event: SessionEnd) -> None:
+        """Take note that a session ended, and tell the hooks."""
+        with self._lock:
+            self.last_end = event
+            if event.reason == "paused":
+                self._paused[session.id] = None
+                while len(self._paused) > MAX_PAUSED:
+                    self._live.pop(self._paused.popitem(last=False)[0], None)
+            elif self._live.get(session.id) is session:
+                del self._live[session.id]
+        if self.enabled:
+            self.plugins.session_end(event)
+
+    def session_resumed(self, session: Session) -> None:
+        """Take note that a paused session goes on."""
+        with self._lock:
+            self._paused.pop(session.id, None)
+            self._live.setdefault(session.id, session)
+
+    def check_usage(self, usage: Usage) -> None:
+        """Say once that a limit cannot hold because model calls do not report what it counts."""
+        limits = self.policy.limits
+        if limits.tokens is not None and usage.total_tokens is None and usage.input_tokens is None:
+            text = "limits.tokens is set, but this model call reported no tokens: they are unknown, not zero"
+            self.faults.note("usage without tokens", text=text)
+        if limits.cost is not None and usage.cost is None:
+            text = "limits.cost is set, but this model call reported no cost: it is unknown, not zero"
+            self.faults.note("usage without cost", text=text)
+
+    def count(self, label: str) -> None:
+        """Count something that is tolerated and not worth a log line."""
+        self._counts[label] += 1
+
+    def _fingerprint_key(self) -> bytes | None:
+        privacy = self.policy.privacy
+        if privacy.plain_fingerprints:
+            return None
+        if privacy.fingerprint_key is not None:
+            return privacy.fingerprint_key.get_secret_value().encode("utf-8")[:64]
+        return _process_key
+
+    def key_to_save(self, key: bytes | None) -> str | None:
+        """The key of a process travels in saved state; a policy's does not."""
+        return None if key is None or self.policy.privacy.fingerprint_key is not None else key.hex()
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    @property
+    def registered_plugins(self) -> tuple[PluginInfo, ...]:
+        """What is registered, in order."""
+        return self.plugins.registered
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Things that were tolerated, by name: for tests and dashboards."""
+        return dict(self._counts)
+
+    async def adrain(self) -> None:
+        """Wait for `async` hooks that run on this event loop."""
+        if self.plugins.background.pending:
+            await self.plugins.background.adrain()
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """Wait, at most `timeout` seconds, for `async` hooks started from code without an event loop."""
+        self.plugins.background.drain(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def as_guard(guard: LoopGuard | PolicyLike) -> LoopGuard:
+    """What every adapter does with its `guard` argument.
+
+    Args:
+        guard: A guard; or a policy, a preset's name, a path with a suffix, a mapping; None finds the config file.
+
+    Raises:
+        PolicyError: The policy cannot be used.
+    """
+    if isinstance(guard, LoopGuard):
+        return guard
+    return LoopGuard(resolve_policy(guard))
+
+
+def _as_is(action: Action) -> Action:
+    return action

@@ -1,0 +1,162 @@
+"""What a session has used, and the hard caps on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from loopguard_core._policy import Limits
+from loopguard_core._types import EndReason, Usage
+
+_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "total_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A limit that is used up."""
+
+    reason: EndReason
+    limit: object
+    unit: str
+    used: object
+
+
+class Counters:
+    """What one session used so far, runs nested in it included where they share its limits.
+
+    Attributes:
+        turns: Rounds, refused or not.
+        tool_calls: Calls that were let through.
+        model_calls: Successful model calls.
+    """
+
+    __slots__ = ("_cost", "_spent_tokens", "_tokens", "model_calls", "tool_calls", "turns")
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.tool_calls = 0
+        self.model_calls = 0
+        self._tokens: dict[str, int] = {}
+        self._spent_tokens = 0
+        self._cost: Decimal | None = None
+
+    def add(self, usage: Usage) -> None:
+        """Add what a model call used; unknown parts stay unknown."""
+        for name in _TOKENS:
+            value = getattr(usage, name)
+            if value is not None:
+                self._tokens[name] = self._tokens.get(name, 0) + max(0, int(value))
+        if usage.input_tokens is not None or usage.output_tokens is not None:
+            self._spent_tokens += max(0, usage.input_tokens or 0) + max(0, usage.output_tokens or 0)
+        else:
+            self._spent_tokens += max(0, usage.total_tokens or 0)
+        if usage.cost is not None and usage.cost.is_finite():
+            self._cost = (self._cost or Decimal(0)) + usage.cost
+
+    @property
+    def usage(self) -> Usage:
+        """Everything added so far."""
+        return Usage(**self._tokens, cost=self._cost)
+
+    def breach(self, limits: Limits, seconds: float, *, turns: bool = True) -> Breach | None:
+        """The first limit that leaves no room for another model call.
+
+        Args:
+            limits: The caps.
+            seconds: Active time so far.
+            turns: Whether to look at turns; an outer session's turns do not count those inside it.
+        """
+        if turns and limits.turns is not None and self.turns >= limits.turns:
+            return Breach("max_turns", limits.turns, "turns", self.turns)
+        if limits.cost is not None and self._cost is not None and self._cost >= limits.cost:
+            return Breach("max_cost", limits.cost, "US dollars", self._cost)
+        if limits.tokens is not None and self._spent_tokens >= limits.tokens:
+            return Breach("max_tokens", limits.tokens, "tokens", self._spent_tokens)
+        if limits.seconds is not None and seconds >= limits.seconds:
+            return Breach("max_seconds", limits.seconds, "seconds", round(seconds, 1))
+        return None
+
+    def save(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {
+            "turns": self.turns,
+            "tool_calls": self.tool_calls,
+            "model_calls": self.model_calls,
+            "tokens": dict(self._tokens),
+            "spent_tokens": self._spent_tokens,
+            "cost": None if self._cost is None else str(self._cost),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        try:
+            numbers = {name: _count(state[name]) for name in ("turns", "tool_calls", "model_calls", "spent_tokens")}
+            tokens = {name: _count(value) for name, value in dict(state["tokens"]).items() if name in _TOKENS}
+            cost = None if state["cost"] is None else Decimal(state["cost"])
+        except (KeyError, TypeError, InvalidOperation) as error:
+            raise ValueError("not a saved count of what was used") from error
+        if cost is not None and not cost.is_finite():
+            raise ValueError("a cost is a finite number")
+        self.turns, self.tool_calls, self.model_calls = (numbers[n] for n in ("turns", "tool_calls", "model_calls"))
+        self._spent_tokens = numbers["spent_tokens"]
+        self._tokens = tokens
+        self._cost = cost
+
+
+class ActiveClock:
+    """Seconds a session was active: time while it waits for a human does not count.
+
+    Args:
+        now: A monotonic clock in seconds.
+        before: Seconds from before the session was resumed.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, before: float = 0.0) -> None:
+        self._now = now
+        self._before = before
+        self._since: float | None = now()
+        self._touched = self._since
+
+    def touch(self) -> None:
+        """Something happened now."""
+        self._touched = self._now()
+
+    def skip_idle(self) -> None:
+        """Nothing happened since the last `touch`: take that time out."""
+        if self._since is not None:
+            now = self._now()
+            self._since += now - self._touched
+            self._touched = now
+
+    @property
+    def seconds(self) -> float:
+        """Active seconds so far."""
+        return self._before + (0.0 if self._since is None else max(0.0, self._now() - self._since))
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still."""
+        return self._since is None
+
+    def pause(self) -> None:
+        """Stand still until `resume`."""
+        self._before = self.seconds
+        self._since = None
+
+    def resume(self) -> None:
+        """Go on."""
+        if self._since is None:
+            self._since = self._now()
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"a count is a whole number, not {type(value).__name__}")
+    return value

@@ -1,0 +1,89 @@
+"""What the model and the operator are told. Nothing here ever quotes arguments or results."""
+
+from __future__ import annotations
+
+from loopguard_core._limits import Breach
+from loopguard_core._outcome import OWN_WORDS
+from loopguard_core._types import Action
+
+
+def verdict(action: Action, fact: str, shadowed: Action | None = None) -> str:
+    """What a verdict says: to the model where it acts, else to the operator.
+
+    Args:
+        action: What is done.
+        fact: The finding as one clause.
+        shadowed: What would be done outside shadow mode.
+    """
+    if shadowed is not None:
+        return f"{OWN_WORDS} {_sentence(fact)}. Shadow mode: outside it the action would be {shadowed.value}."
+    if action is Action.STOP:
+        return stopped(fact)
+    if action is Action.BLOCK:
+        return blocked(fact)
+    if action is Action.OBSERVE:
+        return f"{OWN_WORDS} {_sentence(fact)}."
+    return steered(fact)
+
+
+def blocked(fact: str) -> str:
+    """In place of the refused call's result."""
+    return (
+        f"{OWN_WORDS} This call was not executed: {fact}. Repeating it will not change that. "
+        "Try another way: other arguments, another tool, or a smaller step. "
+        "If there is no other way, say what you found so far and explain what is missing."
+    )
+
+
+def steered(fact: str) -> str:
+    """Before the next model call, after everything it has seen."""
+    return (
+        f"{OWN_WORDS} {_sentence(fact)}. Repeating it will not change the result. "
+        "Do something else now: use other arguments or another tool, or answer with what you have "
+        "and explain what is missing."
+    )
+
+
+def stopped(fact: str) -> str:
+    """The end of a run, by detection."""
+    return f"{OWN_WORDS} The run was ended: {fact}."
+
+
+def not_executed() -> str:
+    """In place of the result of a call that shares its round with the one that ended the run, or comes after it."""
+    return f"{OWN_WORDS} This call was not executed, because the run was ended."
+
+
+def limit_reached(breach: Breach) -> str:
+    """The end of a run, by a limit."""
+    return f"{OWN_WORDS} The run was ended: the limit of {breach.limit} {breach.unit} was reached ({breach.used} used)."
+
+
+def call_over_limit() -> str:
+    """In place of the result of a call beyond `limits.tool_calls`."""
+    return (
+        f"{OWN_WORDS} This call was not executed: the tool calls allowed for this run are used up. "
+        "Answer with what you have."
+    )
+
+
+def inner_stop(message: str) -> str:
+    """The end of an outer run, because a run inside it was ended."""
+    return f"{OWN_WORDS} A nested run was ended. {message.removeprefix(OWN_WORDS).strip()}"
+
+
+def custom_stop(reason: str) -> str:
+    """The end of a run, by a plugin."""
+    return f"{OWN_WORDS} The run was ended: {reason}"
+
+
+def final_answer(message: str) -> str:
+    """Asks for one last answer without tools (`on_stop.how = "answer"`)."""
+    return (
+        f"{message} No tool can be used any more. Answer the user now with what was found so far, "
+        "and say plainly what is missing."
+    )
+
+
+def _sentence(fact: str) -> str:
+    return fact[:1].upper() + fact[1:]

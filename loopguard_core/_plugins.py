@@ -1,0 +1,283 @@
+"""The plugins of one guard: registration that refuses what would silently do nothing, and calls that isolate faults."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from loopguard_core import _hookspec
+from loopguard_core._background import Background
+from loopguard_core._errors import PluginError
+from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
+from loopguard_core._faults import Faults
+from loopguard_core._hookspec import PROJECT
+from loopguard_core._types import Action
+
+if TYPE_CHECKING:
+    from loopguard_core._policy import Policy
+    from loopguard_core._session import Session
+    from loopguard_core.detectors import Detector
+
+HOOKS = ("doom_loop_detected", "session_end", "post_model_call", "loop_key", "detectors", "stop_when")
+OBSERVERS = frozenset({"session_end", "post_model_call"})
+"""Hooks whose result is not used; only these may be `async def`."""
+
+ENTRY_POINT_GROUP = "loopguard"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """A registered plugin and the hooks it implements."""
+
+    name: str
+    hooks: tuple[str, ...]
+    origin: str
+
+
+class _Callbacks:
+    """The callables given to `LoopGuard(on_loop=, on_end=, on_model_call=)` as one plugin."""
+
+
+class Plugins:
+    """Typed access to one guard's hook implementations.
+
+    An implementation that raises is logged with its plugin's name and counted, and the others still run.
+
+    Args:
+        faults: Where faults of implementations are noted.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(_hookspec)
+        self._faults = faults
+        self._info: list[PluginInfo] = []
+        self.background = Background(faults)
+        self._impls: dict[str, tuple[pluggy.HookImpl, ...]] = dict.fromkeys(HOOKS, ())
+
+    # -- registration ------------------------------------------------------------------------------------------
+
+    def register(self, plugin: object, *, name: str | None = None, origin: str = "code") -> None:
+        """Add a plugin.
+
+        Raises:
+            PluginError: It is a class, implements nothing, misspells a hook, takes an argument the hook does not
+                give, or is `async` where a result is used.
+        """
+        label = name or _label(plugin)
+        if inspect.isclass(plugin):
+            raise PluginError(f"plugin {label}: this is a class; register an instance, {plugin.__name__}()")
+        hooks = self._checked_hooks(plugin, label)
+        try:
+            self._manager.register(plugin, name=None if name is None else f"{name}-{len(self._info)}")
+            self._manager.check_pending()
+        except (ValueError, pluggy.PluginValidationError) as error:
+            if self._manager.is_registered(plugin):
+                self._manager.unregister(plugin)
+            raise PluginError(f"plugin {label}: {str(error).strip()}") from error
+        self._info.append(PluginInfo(label, tuple(hooks), origin))
+        for hook in HOOKS:
+            self._impls[hook] = tuple(getattr(self._manager.hook, hook).get_hookimpls())
+
+    def register_callables(self, **callables: Callable[..., Any] | None) -> None:
+        """Add plain functions, by the name of the hook each one serves.
+
+        Raises:
+            PluginError: One is not callable, or is `async` where a result is used.
+        """
+        given = {hook: function for hook, function in callables.items() if function is not None}
+        if not given:
+            return
+        plugin = _Callbacks()
+        for hook, function in given.items():
+            if not callable(function):
+                raise PluginError(f"the callback for {hook} must be callable, not {type(function).__name__}")
+            setattr(plugin, hook, _hookspec.hookimpl(_one_argument(function)))
+        self.register(plugin, name="callbacks")
+
+    def load_entry_points(self, names: Iterable[str]) -> None:
+        """Load and register the named entry points of the group `loopguard`.
+
+        Raises:
+            PluginError: No such entry point is installed, or it cannot be loaded or registered.
+        """
+        wanted = list(names)
+        if not wanted:
+            return
+        installed = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+        for name in wanted:
+            if name not in installed:
+                near = difflib.get_close_matches(name, installed, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"installed: {', '.join(sorted(installed)) or 'none'}"
+                raise PluginError(f"plugins: no plugin {name!r} is installed; {hint}")
+            try:
+                plugin = installed[name].load()
+            except Exception as error:
+                raise PluginError(f"plugins: {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+            self.register(plugin() if inspect.isclass(plugin) else plugin, name=name, origin="entry point")
+
+    def _checked_hooks(self, plugin: object, label: str) -> list[str]:
+        hooks: list[str] = []
+        for attribute in dir(plugin):
+            options = self._manager.parse_hookimpl_opts(plugin, attribute)
+            if options is None:
+                continue
+            hook = options.get("specname") or attribute
+            if hook not in HOOKS:
+                raise PluginError(f"plugin {label}: there is no hook {hook!r}; {_suggestion(hook)}")
+            function = getattr(plugin, attribute)
+            if options.get("wrapper") or options.get("hookwrapper"):
+                raise PluginError(f"plugin {label}: {hook} is a wrapper; loopguard calls implementations one by one")
+            if hook not in OBSERVERS and (
+                inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+            ):
+                raise PluginError(
+                    f"plugin {label}: {hook} must be a plain `def`, because its result decides; "
+                    f"only {' and '.join(sorted(OBSERVERS))} may be `async def`"
+                )
+            hooks.append(hook)
+        if not hooks:
+            undecorated = [hook for hook in HOOKS if callable(getattr(plugin, hook, None))]
+            hint = f"decorate {undecorated[0]} with @hookimpl" if undecorated else f"hooks are {', '.join(HOOKS)}"
+            if inspect.isfunction(plugin):
+                hint = "pass a plain function as on_loop=, on_end= or on_model_call="
+            raise PluginError(f"plugin {label}: it implements no hook; {hint}")
+        return hooks
+
+    @property
+    def registered(self) -> tuple[PluginInfo, ...]:
+        """What is registered, in order."""
+        return tuple(self._info)
+
+    # -- calls -------------------------------------------------------------------------------------------------
+
+    def doom_loop_detected(
+        self, event: DoomLoopDetected, perform: Callable[[Action], Action]
+    ) -> tuple[DoomLoopDetected, bool]:
+        """Tell every plugin; the first action in registration order wins.
+
+        Args:
+            event: `proposed` is the ladder's action, `action` what would be done.
+            perform: Cuts an override to what the surface can do.
+
+        Returns:
+            The event with the action that is taken, and whether a plugin chose it. Plugins after the one that did
+            see its choice.
+        """
+        overridden = False
+        for impl in self._impls["doom_loop_detected"]:
+            answer = self._call(impl, event=event)
+            if answer is None:
+                continue
+            try:
+                action = Action(answer)
+            except ValueError:
+                self._fault(impl, f"doom_loop_detected returned {type(answer).__name__}, not an Action")
+                continue
+            if not overridden:
+                overridden = True
+                event = dataclasses.replace(event, action=perform(action))
+        return event, overridden
+
+    def session_end(self, event: SessionEnd) -> None:
+        """Tell every plugin."""
+        for impl in self._impls["session_end"]:
+            self._observe(impl, event)
+
+    def post_model_call(self, event: PostModelCall) -> None:
+        """Tell every plugin."""
+        for impl in self._impls["post_model_call"]:
+            self._observe(impl, event)
+
+    @property
+    def observes_model_calls(self) -> bool:
+        """Whether any plugin implements `post_model_call`."""
+        return bool(self._impls["post_model_call"])
+
+    @property
+    def observes_loops(self) -> bool:
+        """Whether any plugin implements `doom_loop_detected`."""
+        return bool(self._impls["doom_loop_detected"])
+
+    @property
+    def has_loop_key(self) -> bool:
+        """Whether any plugin implements `loop_key`."""
+        return bool(self._impls["loop_key"])
+
+    def loop_key(self, tool: str, arguments: Any) -> Any:
+        """The first opinion on what identifies a call; None if nobody has one."""
+        for impl in self._impls["loop_key"]:
+            key = self._call(impl, tool=tool, arguments=arguments)
+            if key is not None:
+                return key
+        return None
+
+    def detectors(self, policy: Policy) -> list[Detector]:
+        """The detectors plugins add to a new session."""
+        found: list[Detector] = []
+        for impl in self._impls["detectors"]:
+            added = self._call(impl, policy=policy)
+            try:
+                found.extend(added if added is not None else ())
+            except TypeError:
+                self._fault(impl, f"detectors returned {type(added).__name__}, not a list of detectors")
+        return found
+
+    def stop_when(self, session: Session) -> str | None:
+        """The first reason to end the run; None to go on."""
+        for impl in self._impls["stop_when"]:
+            reason = self._call(impl, session=session)
+            if isinstance(reason, str) and reason.strip():
+                return reason.strip()
+            if reason:
+                self._fault(impl, f"stop_when returned {type(reason).__name__}, not a short text")
+        return None
+
+    def _observe(self, impl: pluggy.HookImpl, event: PostModelCall | SessionEnd) -> None:
+        result = self._call(impl, event=event)
+        if isinstance(result, Coroutine):
+            self.background.submit(result, f"plugin {impl.plugin_name}")
+
+    def _call(self, impl: pluggy.HookImpl, **arguments: Any) -> Any:
+        try:
+            return impl.function(*(arguments[name] for name in impl.argnames))
+        except Exception as error:  # noqa: BLE001  # a plugin's fault must never become the run's
+            self._faults.note(f"plugin {impl.plugin_name}", error, text="Its answer is ignored; others still run.")
+            return None
+
+    def _fault(self, impl: pluggy.HookImpl, text: str) -> None:
+        self._faults.note(f"plugin {impl.plugin_name}", text=text)
+
+
+def _label(plugin: object) -> str:
+    name = getattr(plugin, "__name__", None)
+    return name if isinstance(name, str) else type(plugin).__name__
+
+
+def _suggestion(hook: str) -> str:
+    snake = "".join(f"_{char.lower()}" if char.isupper() else char for char in hook).lstrip("_")
+    near = difflib.get_close_matches(snake, HOOKS, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"hooks are {', '.join(HOOKS)}"
+
+
+def _one_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a callable of any kind the signature the event hooks have."""
+    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    if inspect.iscoroutinefunction(target):
+
+        async def observed(event: object) -> object:
+            return await function(event)
+
+        return observed
+
+    def called(event: object) -> object:
+        return function(event)
+
+    return called

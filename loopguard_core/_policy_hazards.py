@@ -1,0 +1,111 @@
+"""What a policy allows and nobody can want: rungs that never fire, settings that do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from loopguard_core._ladder import DEFAULT_LADDERS, RUNGS, Ladder, LadderSettings, split_row
+from loopguard_core._policy_errors import dotted
+from loopguard_core._policy_resolve import OFF
+from loopguard_core._types import Action
+
+if TYPE_CHECKING:
+    from loopguard_core._policy import Policy
+
+NO_EFFECT = "not in this release: no effect"
+
+
+def find_hazards(policy: Policy, *, available: Collection[str], later: Collection[str]) -> list[str]:
+    """One line for each hazard, each beginning with the dotted key it is about.
+
+    Args:
+        policy: A valid policy.
+        available: Names of the detectors this release has.
+        later: Dotted keys that can be written but do nothing yet; `<tool>` stands for any tool.
+    """
+    return [*_without_effect(policy, available, later), *_ladders(policy), *_tools(policy)]
+
+
+def _without_effect(policy: Policy, available: Collection[str], later: Collection[str]) -> Iterator[str]:
+    for name, settings in policy.detectors.items():
+        known = name in DEFAULT_LADDERS or any(row.startswith(f"{name}.") for row in DEFAULT_LADDERS)
+        # Switching off what is not there yet is no mistake; names from elsewhere belong to plugins.
+        if known and name not in available and settings.enabled:
+            yield f"{dotted(('detectors', name))}: {NO_EFFECT}"
+    if not any(policy.detector_enabled(name) for name in available):
+        yield "detectors: every detector this release has is switched off, so only limits are left"
+    for key in later:
+        table, _, name = key.partition(".<tool>.")
+        if not name and table in policy.model_fields_set and getattr(policy, table) is not None:
+            yield f"{table}: {NO_EFFECT}"
+        for tool, tool_settings in policy.tools.items() if name else ():
+            if name in tool_settings.model_fields_set:
+                yield f"{dotted(('tools', tool, name))}: {NO_EFFECT}"
+    if policy.privacy.plain_fingerprints and policy.privacy.fingerprint_key is not None:
+        yield "privacy.fingerprint_key: no effect, because privacy.plain_fingerprints is true"
+
+
+def _ladders(policy: Policy) -> Iterator[str]:
+    escalates = False
+    for label, named, ladder, default in _written_ladders(policy):
+        escalates = escalates or ladder.escalate is not None
+        yield from _ladder(label, named, ladder, default)
+    if escalates and not policy.escalation.models:
+        yield (
+            "escalation.models: a ladder escalates, but no model is named here, so escalate does nothing unless the"
+            " code gives one; name one for your SDK, or leave the rung out"
+        )
+    if escalates and policy.escalation.max == 0:
+        yield "escalation.max: a ladder escalates, but 0 allows no escalated call"
+
+
+def _written_ladders(policy: Policy) -> Iterator[tuple[str, LadderSettings, Ladder, Ladder]]:
+    """Each ladder the policy may have a word about: where, what is written, what holds, what held without it."""
+    for row, ladder in policy.ladders().items():
+        # What goes for the detector is reported once, not again for each of its rows.
+        if split_row(row)[1] is None or row in policy.detectors:
+            named = policy.detectors[row].ladder if row in policy.detectors else LadderSettings()
+            label = dotted(("detectors", row, "ladder"))
+            if row == "repeated_call":
+                label = label if named.named() else "ladder"
+                named = policy.ladder.merged(named)
+            yield label, named, ladder, DEFAULT_LADDERS.get(row, OFF)
+    if policy.detector_enabled("repeated_call"):
+        for name, ladder in policy.tool_ladders().items():
+            named = policy.tools[name].ladder
+            yield dotted(("tools", name, "ladder")), named, ladder, policy.ladder_for("repeated_call")
+
+
+def _ladder(label: str, named: LadderSettings, ladder: Ladder, default: Ladder) -> Iterator[str]:
+    if ladder == default:
+        return
+    if ladder == OFF:
+        yield f"{label}: every rung is off, so this does nothing"
+    for rung in RUNGS[:-1]:
+        threshold = ladder.threshold(rung)
+        # Steer and escalate act on the next model call, also beside a block, and a block stands beside them:
+        # only the end of the run takes their place. Observing adds nothing to any stronger rung; that `block = 2`
+        # takes the place of the default observe = 2 is meant, though.
+        if rung is Action.OBSERVE and named.observe is None:
+            continue
+        for other in RUNGS[1:] if rung is Action.OBSERVE else RUNGS[-1:]:
+            sooner = ladder.threshold(other)
+            if threshold is not None and sooner is not None and sooner <= threshold:
+                yield (
+                    f"{label}: {rung} = {threshold} can never fire, because {other} = {sooner} comes no later;"
+                    f" give {rung} a lower figure or switch it off with false"
+                )
+                break
+    if ladder.block is not None and ladder.stop is None and (default.block is None or default.stop is not None):
+        yield (
+            f"{label}: block without stop: a model that ignores the refusal goes on until a limit ends the run;"
+            " set stop, or cap [limits] turns"
+        )
+
+
+def _tools(policy: Policy) -> Iterator[str]:
+    for name, settings in policy.tools.items():
+        if settings.loop_key is False and (settings.ladder.named() or settings.normalize):
+            what = "ladder" if settings.ladder.named() else "normalize"
+            yield f"{dotted(('tools', name, what))}: no effect, because loop_key = false exempts the tool"

@@ -1,0 +1,207 @@
+"""From the calls of a round to what is done about each: identity, detectors, ladder, overrides.
+
+Where several detectors fire on one call the strongest action wins, ties in the order of the detectors; there is one
+event per identity and round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from loopguard_core import _messages
+from loopguard_core._calls import Identifier
+from loopguard_core._events import DoomLoopDetected
+from loopguard_core._faults import Faults
+from loopguard_core._identity import display_name
+from loopguard_core._ladder import RUNGS, Ladder
+from loopguard_core._policy import Policy
+from loopguard_core._round import MAX_CALLS
+from loopguard_core._types import Action, ToolCall, Verdict
+from loopguard_core.detectors import Detector, Finding, ObservedCall
+
+T = TypeVar("T")
+
+RANK = {action: rank for rank, action in enumerate(RUNGS)}
+
+Judge = Callable[[Verdict, Action, ObservedCall], tuple[Action, bool]]
+"""Gives a verdict and its proposed action to the plugins: the action that is taken, and whether it was overridden."""
+
+
+@dataclass(slots=True)
+class ScoredCall:
+    """One call of a round after scoring.
+
+    Attributes:
+        id: The provider's id.
+        observed: The call as detectors saw it, shared by duplicates; None if it is exempt or could not be followed.
+        duplicate: True if the same identity came before it in this round.
+        verdict: The detection; None where no rung was crossed.
+    """
+
+    id: str
+    observed: ObservedCall | None
+    duplicate: bool = False
+    verdict: Verdict | None = None
+
+    @property
+    def action(self) -> Action | None:
+        """The action that is taken."""
+        return None if self.verdict is None else self.verdict.action
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The strongest finding on one call."""
+
+    action: Action
+    detector: Detector
+    finding: Finding
+    ladder: Ladder
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something for the next model call."""
+
+    action: Action
+    detector: str
+    identity: str
+    since: int
+    text: str
+
+
+class Scorer:
+    """Scores the rounds of one session.
+
+    Args:
+        policy: Ladders, switches, shadow mode.
+        identifier: Works out identities.
+        detectors: In the order that breaks ties.
+        faults: Where a detector that raises is noted; it is left out from then on.
+        perform: Cuts an action to what the surface can do.
+        key: Keys fingerprints that leave the process; None for plain ones.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        identifier: Identifier,
+        detectors: Sequence[Detector],
+        faults: Faults,
+        perform: Callable[[Action], Action],
+        key: bytes | None,
+    ) -> None:
+        self._policy = policy
+        self._identifier = identifier
+        self.detectors = list(detectors)
+        self._faults = faults
+        self.perform = perform
+        self.key = key
+
+    def score(
+        self, calls: Sequence[ToolCall], number: int, message_index: int, judge: Judge
+    ) -> tuple[list[ScoredCall], list[ObservedCall], list[Effect]]:
+        """Score a round.
+
+        Returns:
+            Every call in order, the distinct calls whose results are wanted, and what the next model call is to be told.
+        """
+        scored, distinct = self._identify(calls)
+        followed = list(distinct.values())
+        if len(followed) > MAX_CALLS:
+            followed = sorted(followed, key=lambda call: call.identity)[:MAX_CALLS]
+        effects: list[Effect] = []
+        for call, best in self._strongest(followed, distinct, number):
+            verdict, wanted = self._decide(call, best, number, message_index, judge)
+            effects.extend(wanted)
+            for row in scored:
+                if row.observed is call:
+                    row.verdict = verdict
+        return scored, followed, effects
+
+    def _identify(self, calls: Sequence[ToolCall]) -> tuple[list[ScoredCall], dict[str, ObservedCall]]:
+        distinct: dict[str, ObservedCall] = {}
+        scored: list[ScoredCall] = []
+        for call in calls:
+            try:
+                observed = self._identifier.observe(call)
+            except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
+                self._faults.note("identity", error)
+                observed = None
+            if observed is None:
+                scored.append(ScoredCall(call.id, None))
+                continue
+            first = distinct.setdefault(observed.identity, observed)
+            scored.append(ScoredCall(call.id, first, first is not observed))
+        return scored, distinct
+
+    def _strongest(
+        self, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
+    ) -> Iterator[tuple[ObservedCall, _Best]]:
+        best: dict[str, _Best] = {}
+        for detector in list(self.detectors):
+            for finding in self.contained(detector, lambda d: d.begin_round(followed, number)) or ():
+                call = distinct.get(finding.identity or "")
+                if call is None:
+                    continue
+                ladder = self._policy.ladder_for(detector.name, call.tool, finding.kind)
+                action = ladder.action(finding.streak)
+                if action is None:
+                    continue
+                before = best.get(call.identity)
+                if before is None or RANK[action] > RANK[before.action]:
+                    best[call.identity] = _Best(action, detector, finding, ladder)
+        for call in followed:
+            if call.identity in best:
+                yield call, best[call.identity]
+
+    def _decide(
+        self, call: ObservedCall, best: _Best, number: int, message_index: int, judge: Judge
+    ) -> tuple[Verdict, list[Effect]]:
+        tool = display_name(call.tool)
+        finding = best.finding
+        fact = best.detector.describe(finding, tool)
+        shadow = self._policy.shadow
+        action = Action.OBSERVE if shadow else self.perform(best.action)
+
+        def verdict_for(action: Action) -> Verdict:
+            return Verdict(
+                detector=best.detector.name,
+                action=action,
+                streak=finding.streak,
+                fingerprint=self._identifier.fingerprint(call, self.key),
+                tool=tool,
+                call_id=call.call_id,
+                round=number,
+                message_index=message_index,
+                message=_messages.verdict(action, fact, best.action if shadow else None),
+                evidence=dict(finding.evidence),
+            )
+
+        taken, overridden = judge(verdict_for(action), best.action, call)
+        if shadow:
+            return verdict_for(Action.OBSERVE), []
+        if overridden:
+            wanted = {taken}
+        else:
+            wanted = {self.perform(rung) for rung in best.ladder.crossed(finding.streak)}
+        since, name = finding.since, best.detector.name
+        effects = [
+            Effect(rung, name, call.identity, since, _messages.steered(fact))
+            for rung in (Action.STEER, Action.ESCALATE)
+            if rung in wanted and taken is not Action.STOP
+        ]
+        return verdict_for(taken), effects
+
+    def contained(self, detector: Detector, step: Callable[[Detector], T]) -> T | None:
+        """Run one step of a detector; one that raises is noted and left out of this session from then on."""
+        try:
+            return step(detector)
+        except Exception as error:  # noqa: BLE001  # a detector's fault must never become the run's
+            self._faults.note(f"detector {detector.name}", error, text="It is switched off for this run.")
+            if detector in self.detectors:
+                self.detectors.remove(detector)
+            return None
+
