@@ -32,7 +32,7 @@ class Identifier:
 
     def observe(self, call: ToolCall) -> ObservedCall | None:
         """The call with its identity; None if it is exempt."""
-        tool = call.name if isinstance(call.name, str) else str(call.name)
+        tool = str(call.name)  # whatever an SDK made of what the model wrote
         arguments = parse_arguments(call.arguments)
         settings = self._policy.tool(tool)
         loop_key = settings.loop_key

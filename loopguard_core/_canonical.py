@@ -171,8 +171,9 @@ class _Writer:
         by_name, quote = (itemgetter(0), _quote) if joined.isascii() else (_by_utf16, _quoted)
         rows.sort(key=by_name)
         kept = rows[: self.left]
-        self.left -= len(kept) + len(joined) // _CHARS_PER_NODE
+        self.left -= len(kept)
         written = [(name, self.text(member)) for name, member in kept]
+        self.counted(joined)
         if len(names) < len(rows):
             written.sort(key=lambda row: (*_by_utf16(row), row[1]))
         parts = [f"{quote(name)}:{text}" for name, text in written]

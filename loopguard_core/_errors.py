@@ -17,7 +17,7 @@ class PluginError(LoopGuardError, ValueError):
     """A plugin that cannot be registered. The text names plugin, hook and fix."""
 
 
-class LoopGuardStop(Exception):
+class LoopGuardStop(Exception):  # noqa: N818  # the public name; a stop is no error
     """loopguard ended the run. Each adapter's own exception inherits this and its SDK's base.
 
     Attributes:

@@ -31,7 +31,7 @@ class _SessionEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class DoomLoopDetected(_SessionEvent, Verdict):
-    """A detector fired. The fields of `Verdict`, and:
+    """A detector fired. It has the fields of `Verdict` too.
 
     Attributes:
         proposed: The ladder's action, before overrides and before what the surface can perform.

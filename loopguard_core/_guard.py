@@ -71,7 +71,7 @@ class LoopGuard:
         on_model_call: Callable[[PostModelCall], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.policy = apply_environment(Policy() if policy is None else resolve_policy(policy))
+        self.policy = apply_environment(resolve_policy({} if policy is None else policy))
         self.enabled = self.policy.enabled
         self.last_end: SessionEnd | None = None
         self.faults = Faults()

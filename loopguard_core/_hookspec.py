@@ -26,7 +26,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
-def doom_loop_detected(event: DoomLoopDetected) -> Action | None:  # type: ignore[empty-body]
+def doom_loop_detected(event: DoomLoopDetected) -> Action | None:
     """A detector fired; called in the round it fired, before anything of that round runs.
 
     Returns:

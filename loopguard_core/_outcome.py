@@ -22,7 +22,7 @@ _OWN_WORDS_WITHIN = 64  # SDKs put a word like "Observation: " or "Error: " befo
 _EDGE = 64 * 1024
 _JSON_LIMIT = 64 * 1024
 
-# "Error: ...", "TimeoutError: ...", "requests.exceptions.ConnectionError(...)", "[ERROR] ...", "Traceback (most ..."
+# Such as: Error: x / TimeoutError: x / requests.exceptions.ConnectionError(x) / [ERROR] x / Traceback (most recent
 _ERROR_TEXT = re.compile(
     r"\s*(?:\[?(?:fatal |internal |tool )?(?:error|exception)\]?(?:[:!(\s]|$)"
     r"|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]"
@@ -102,14 +102,14 @@ def _text_of(output: Any) -> str:
 
 
 def combine(digests: Iterable[str]) -> Outcome | None:
-    """The outcome of an identity in a round: the sorted set of what its calls returned; None if nothing was recorded."""
+    """An identity's outcome in a round: the sorted set of what its calls returned; None if nothing was recorded."""
     distinct = sorted(set(digests))
     if not distinct:
         return None
     failed = distinct[0].startswith("!")
     if len(distinct) == 1:
         return Outcome(distinct[0], failed)
-    return Outcome("+" + xxhash.xxh3_64_hexdigest("\n".join(distinct)), failed)
+    return Outcome("+" + xxhash.xxh3_64_hexdigest("\n".join(distinct).encode()), failed)
 
 
 def changed(before: str | None, after: Outcome | None) -> bool:

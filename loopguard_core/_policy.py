@@ -27,7 +27,7 @@ from loopguard_core._policy_parts import (
     TextSettings,
     ToolSettings,
 )
-from loopguard_core._policy_resolve import Resolver
+from loopguard_core._policy_resolve import OFF, Resolver
 from loopguard_core._presets import PRESETS, PresetName, check_preset, under
 from loopguard_core._types import Action
 
@@ -152,7 +152,9 @@ class Policy(Settings):
         """
         return self._resolver.tool(name)
 
-    def ladder_for(self, detector: str, tool: str | None = None, kind: str | None = None) -> Ladder:
+    def ladder_for(
+        self, detector: str, tool: str | None = None, kind: str | None = None, default: Ladder = OFF
+    ) -> Ladder:
         """The ladder for one piece of evidence. Answers are remembered, so this is cheap.
 
         The row of `DEFAULT_LADDERS`, then the detector's ladder from the policy, then the row's own
@@ -161,11 +163,12 @@ class Policy(Settings):
         switched off there are off for every row (see `_policy_resolve`).
 
         Args:
-            detector: Name of the detector. One from a plugin has every rung off until the policy names some.
+            detector: Name of the detector.
             tool: Name of the tool the evidence is about; None for text and messages.
             kind: The row, for example `poll`. A kind without a row of its own uses the detector's.
+            default: The ladder of a detector that is not in `DEFAULT_LADDERS`, because it comes from a plugin.
         """
-        return self._resolver.ladder(detector, tool, kind)
+        return self._resolver.ladder(detector, tool, kind, default)
 
     def detector_enabled(self, name: str) -> bool:
         """Whether the policy wants this detector. Says nothing about whether this release has it."""

@@ -159,7 +159,8 @@ def suggestion(path: Path, model: type[BaseModel]) -> Path | None:
         return _as_written(_SDK_WORDS[word], path)
     known = list(_all_keys(model))
     ends = [str(key[-1]) for key in known]
-    if word not in ends and (near := difflib.get_close_matches(word, beside, n=1, cutoff=0.7)):
+    # A key that exists elsewhere was rather put in the wrong table than misspelt, unless it is all but right here.
+    if near := difflib.get_close_matches(word, beside, n=1, cutoff=0.9 if word in ends else 0.7):
         return (*table, near[0])
     near = difflib.get_close_matches(word, ends, n=1, cutoff=0.8)
     if near:

@@ -54,11 +54,11 @@ class Resolver:
         """See `Policy.tool`."""
         return self._tools.get(name) or _remember(self._tools, name, name, lambda: self._tool(name))
 
-    def ladder(self, detector: str, tool: str | None, kind: str | None) -> Ladder:
+    def ladder(self, detector: str, tool: str | None, kind: str | None, default: Ladder = OFF) -> Ladder:
         """See `Policy.ladder_for`."""
         key = (detector, tool, kind)
         return self._ladders.get(key) or _remember(
-            self._ladders, key, tool or "", lambda: self._resolved(detector, tool, kind)
+            self._ladders, key, tool or "", lambda: self._resolved(detector, tool, kind, default)
         )
 
     def _tool(self, name: str) -> ToolSettings:
@@ -69,7 +69,7 @@ class Resolver:
         exact = self._exact.get(name)
         return settings.merged(exact) if exact is not None else settings
 
-    def _resolved(self, detector: str, tool: str | None, kind: str | None) -> Ladder:
+    def _resolved(self, detector: str, tool: str | None, kind: str | None, default: Ladder) -> Ladder:
         row = f"{detector}.{kind}" if kind else detector
         general = self._settings(detector).ladder
         if detector == "repeated_call":
@@ -80,7 +80,7 @@ class Resolver:
                 return OFF
             ladder = DEFAULT_LADDERS[row].merged(_for_row(row, general)).merged(own.ladder)
         else:
-            ladder = DEFAULT_LADDERS.get(detector, OFF).merged(general)
+            ladder = DEFAULT_LADDERS.get(detector, default).merged(general)
         if tool is None:
             return ladder
         own_ladder = self.tool(tool).ladder

@@ -7,25 +7,24 @@ event per identity and round.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from loopguard_core import _messages
 from loopguard_core._calls import Identifier
-from loopguard_core._events import DoomLoopDetected
 from loopguard_core._faults import Faults
 from loopguard_core._identity import display_name
 from loopguard_core._ladder import RUNGS, Ladder
 from loopguard_core._policy import Policy
 from loopguard_core._round import MAX_CALLS
-from loopguard_core._types import Action, ToolCall, Verdict
+from loopguard_core._types import Action, Channel, ToolCall, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
 
 T = TypeVar("T")
 
 RANK = {action: rank for rank, action in enumerate(RUNGS)}
 
-Judge = Callable[[Verdict, Action, ObservedCall], tuple[Action, bool]]
+Judge = Callable[[Verdict, Action, ObservedCall | None], tuple[Action, bool]]
 """Gives a verdict and its proposed action to the plugins: the action that is taken, and whether it was overridden."""
 
 
@@ -106,7 +105,7 @@ class Scorer:
         """Score a round.
 
         Returns:
-            Every call in order, the distinct calls whose results are wanted, and what the next model call is to be told.
+            Every call in order, the distinct calls whose results are wanted, what the next model call is to be told.
         """
         scored, distinct = self._identify(calls)
         followed = list(distinct.values())
@@ -146,7 +145,7 @@ class Scorer:
                 call = distinct.get(finding.identity or "")
                 if call is None:
                     continue
-                ladder = self._policy.ladder_for(detector.name, call.tool, finding.kind)
+                ladder = self._policy.ladder_for(detector.name, call.tool, finding.kind, detector.ladder)
                 action = ladder.action(finding.streak)
                 if action is None:
                     continue
@@ -157,43 +156,68 @@ class Scorer:
             if call.identity in best:
                 yield call, best[call.identity]
 
+    def read(
+        self,
+        step: Callable[[Detector], Finding | None],
+        channel: Channel | None,
+        number: int,
+        message_index: int,
+        judge: Judge,
+    ) -> tuple[Verdict | None, list[Effect]]:
+        """Let every detector read text; the strongest finding counts."""
+        best: _Best | None = None
+        for detector in list(self.detectors):
+            finding = self.contained(detector, step)
+            if finding is None:
+                continue
+            ladder = self._policy.ladder_for(detector.name, None, finding.kind, detector.ladder)
+            action = ladder.action(finding.streak)
+            if action is not None and (best is None or RANK[action] > RANK[best.action]):
+                best = _Best(action, detector, finding, ladder)
+        if best is None:
+            return None, []
+        return self._decide(None, best, number, message_index, judge, channel)
+
     def _decide(
-        self, call: ObservedCall, best: _Best, number: int, message_index: int, judge: Judge
+        self,
+        call: ObservedCall | None,
+        best: _Best,
+        number: int,
+        message_index: int,
+        judge: Judge,
+        channel: Channel | None = None,
     ) -> tuple[Verdict, list[Effect]]:
-        tool = display_name(call.tool)
-        finding = best.finding
+        finding, name, shadow = best.finding, best.detector.name, self._policy.shadow
+        tool = None if call is None else display_name(call.tool)
         fact = best.detector.describe(finding, tool)
-        shadow = self._policy.shadow
-        action = Action.OBSERVE if shadow else self.perform(best.action)
-
-        def verdict_for(action: Action) -> Verdict:
-            return Verdict(
-                detector=best.detector.name,
-                action=action,
-                streak=finding.streak,
-                fingerprint=self._identifier.fingerprint(call, self.key),
-                tool=tool,
-                call_id=call.call_id,
-                round=number,
-                message_index=message_index,
-                message=_messages.verdict(action, fact, best.action if shadow else None),
-                evidence=dict(finding.evidence),
-            )
-
-        taken, overridden = judge(verdict_for(action), best.action, call)
+        proposed = Verdict(
+            detector=name,
+            action=Action.OBSERVE if shadow else self.perform(best.action),
+            streak=finding.streak,
+            fingerprint=None if call is None else self._identifier.fingerprint(call, self.key),
+            tool=tool,
+            call_id=None if call is None else call.call_id,
+            round=number,
+            message_index=message_index,
+            channel=channel,
+            char=finding.char,
+            abort=finding.abort and not shadow,
+            evidence=dict(finding.evidence),
+        )
+        proposed = _worded(proposed, fact, best.action if shadow else None)
+        taken, overridden = judge(proposed, best.action, call)
         if shadow:
-            return verdict_for(Action.OBSERVE), []
-        if overridden:
-            wanted = {taken}
-        else:
-            wanted = {self.perform(rung) for rung in best.ladder.crossed(finding.streak)}
-        since, name = finding.since, best.detector.name
+            return proposed, []
+        verdict = proposed if taken is proposed.action else _worded(replace(proposed, action=taken), fact)
+        rungs = (taken,) if overridden else best.ladder.crossed(finding.streak)
+        wanted = {self.perform(rung) for rung in rungs}
+        about = finding.identity or name
         effects = [
-            Effect(rung, name, call.identity, since, _messages.steered(fact))
+            Effect(rung, name, about, finding.since, _messages.steered(fact))
             for rung in (Action.STEER, Action.ESCALATE)
             if rung in wanted and taken is not Action.STOP
         ]
-        return verdict_for(taken), effects
+        return verdict, effects
 
     def contained(self, detector: Detector, step: Callable[[Detector], T]) -> T | None:
         """Run one step of a detector; one that raises is noted and left out of this session from then on."""
@@ -205,3 +229,6 @@ class Scorer:
                 self.detectors.remove(detector)
             return None
 
+
+def _worded(verdict: Verdict, fact: str, shadowed: Action | None = None) -> Verdict:
+    return replace(verdict, message=_messages.verdict(verdict.action, fact, shadowed))

@@ -21,9 +21,9 @@ from loopguard_core._errors import LoopGuardStop
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._limits import ActiveClock, Breach, Counters
 from loopguard_core._round import OpenRound
-from loopguard_core._scoring import ScoredCall, Scorer
+from loopguard_core._scoring import Effect, ScoredCall, Scorer
 from loopguard_core._types import Action, Channel, Decision, Directive, EndReason, Stop, ToolCall, Usage, Verdict
-from loopguard_core.detectors import Detector, ObservedCall
+from loopguard_core.detectors import Detector, Finding, ObservedCall
 
 if TYPE_CHECKING:
     from loopguard_core._guard import LoopGuard
@@ -78,6 +78,18 @@ def _contained(
 
 
 def _none(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _no_stop(*_: Any, **__: Any) -> Stop | None:
+    return None
+
+
+def _no_verdict(*_: Any, **__: Any) -> Verdict | None:
+    return None
+
+
+def _no_text(*_: Any, **__: Any) -> str | None:
     return None
 
 
@@ -216,7 +228,7 @@ class Session:
         await self._guard.adrain()
         return directive
 
-    @_contained(_none)
+    @_contained(_no_stop)
     def after_model_call(
         self, model: str | None = None, usage: Usage | None = None, duration: float | None = None
     ) -> Stop | None:
@@ -276,7 +288,7 @@ class Session:
 
     # -- text --------------------------------------------------------------------------------------------------
 
-    @_contained(_none)
+    @_contained(_no_verdict)
     def feed_text(self, delta: str, channel: Channel = "content") -> Verdict | None:
         """Read a piece of the running message.
 
@@ -287,18 +299,34 @@ class Session:
         Returns:
             A verdict where a detector fired. Its `abort` says whether to cut the stream.
         """
-        return None
+        if not self._guard.enabled:
+            return None
+        return self._read(lambda detector: detector.feed_text(delta, channel), channel, self._messages + 1)
 
-    @_contained(_none)
+    @_contained(_no_verdict)
     def end_message(self, finish_reason: str | None = None) -> Verdict | None:
         """The response is complete.
 
         Args:
             finish_reason: The provider's, where it gives one.
+
+        Returns:
+            A verdict where a detector fired on the whole message.
         """
         self._messages += 1
         self._message_state = "ended"
-        return None
+        if not self._guard.enabled:
+            return None
+        return self._read(lambda detector: detector.end_message(finish_reason), None, self._messages)
+
+    def _read(
+        self, step: Callable[[Detector], Finding | None], channel: Channel | None, message_index: int
+    ) -> Verdict | None:
+        verdict, effects = self._scorer.read(step, channel, self.turns, message_index, self._judge)
+        self._queue(effects)
+        if verdict is not None and verdict.action is Action.STOP:
+            self._declare(Stop("doom_loop", verdict, verdict.message))
+        return verdict
 
     # -- rounds ------------------------------------------------------------------------------------------------
 
@@ -328,8 +356,7 @@ class Session:
         self._counters.turns += 1
         scored, followed, effects = self._scorer.score(calls, self.turns, self._messages, self._judge)
         self._open.begin(followed)
-        for effect in effects:
-            self._effects.want(effect.action, effect.detector, effect.identity, effect.since, effect.text)
+        self._queue(effects)
         offender = next((row.verdict for row in scored if row.verdict and row.action is Action.STOP), None)
         if over is not None:
             self._declare(over)
@@ -397,10 +424,10 @@ class Session:
 
     @_contained(_none)
     def continued(self) -> None:
-        """The run goes on after a pause nobody announced: the time since the last call on this session is no activity."""
+        """The run goes on after a pause nobody announced: the time since the last call here was no activity."""
         self._clock.skip_idle()
 
-    @_contained(_none)
+    @_contained(_no_text)
     def final_answer(self) -> str | None:
         """What to put before the model for the one last call of `on_stop.how = "answer"`.
 
@@ -449,7 +476,9 @@ class Session:
         if reason is not None:
             if reason in get_args(EndReason):
                 return reason
-            self._guard.faults.note("end", text=f"unknown reason {reason!r}; use one of {', '.join(get_args(EndReason))}")
+            self._guard.faults.note(
+                "end", text=f"unknown reason {reason!r}; use one of {', '.join(get_args(EndReason))}"
+            )
         if error is not None:
             return "cancelled" if isinstance(error, _CANCELLED) else "error"
         return "paused" if self._clock.paused else "complete"
@@ -465,7 +494,7 @@ class Session:
     # -- save and resume ---------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
-        """The state as plain JSON of at most 32 KB, for `LoopGuard.session(state=...)`. Holds no arguments or results."""
+        """The state as plain JSON of at most 32 KB, for `LoopGuard.session(state=...)`; no arguments or results."""
         with self._lock:
             return _saved.fitted(
                 {
@@ -526,6 +555,10 @@ class Session:
             self._ended = None
             self._guard.session_resumed(self)
 
+    def _queue(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._effects.want(effect.action, effect.detector, effect.identity, effect.since, effect.text)
+
     def _close_round(self) -> None:
         calls = self._open.close()
         if calls:
@@ -535,7 +568,7 @@ class Session:
         for detector in list(self._scorer.detectors):
             self._scorer.contained(detector, step)
 
-    def _judge(self, verdict: Verdict, proposed: Action, call: ObservedCall) -> tuple[Action, bool]:
+    def _judge(self, verdict: Verdict, proposed: Action, call: ObservedCall | None) -> tuple[Action, bool]:
         if not self._guard.plugins.observes_loops:
             return verdict.action, False
         policy = self._guard.policy
@@ -543,7 +576,7 @@ class Session:
             **{field.name: getattr(verdict, field.name) for field in _VERDICT_FIELDS},
             **self._event_fields(),
             proposed=proposed,
-            arguments=call.arguments if policy.privacy.include_arguments else None,
+            arguments=call.arguments if call is not None and policy.privacy.include_arguments else None,
         )
         told, overridden = self._guard.plugins.doom_loop_detected(event, self._scorer.perform)
         return told.action, overridden

@@ -76,8 +76,9 @@ class Usage:
     cost: Decimal | None = None
 
     def __post_init__(self) -> None:
-        if self.cost is not None and not isinstance(self.cost, Decimal):
-            object.__setattr__(self, "cost", Decimal(str(self.cost)))
+        cost: object = self.cost
+        if cost is not None and not isinstance(cost, Decimal):
+            object.__setattr__(self, "cost", Decimal(str(cost)))
         if self.total_tokens is None and self.input_tokens is not None and self.output_tokens is not None:
             object.__setattr__(self, "total_tokens", self.input_tokens + self.output_tokens)
 

@@ -12,9 +12,7 @@ try:
     from loopguard_langchain._stop import LoopGuardStop
     from loopguard_langchain.callback import LoopGuardCallbackHandler
 except ImportError as error:
-    raise ImportError(
-        "loopguard_langchain needs langchain-core: pip install 'loopguard-core[langchain]'"
-    ) from error
+    raise ImportError("loopguard_langchain needs langchain-core: pip install 'loopguard-core[langchain]'") from error
 
 if TYPE_CHECKING:
     from loopguard_langchain.middleware import LoopGuardMiddleware

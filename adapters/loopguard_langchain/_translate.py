@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+
 from loopguard_core import ToolCall, Usage
 
 
@@ -24,13 +26,14 @@ def usage_of(message: BaseMessage) -> Usage:
     tokens: dict[str, Any] = dict(getattr(message, "usage_metadata", None) or {})
     raw = message.response_metadata.get("token_usage") or message.response_metadata.get("usage")
     cost = raw.get("cost") if isinstance(raw, dict) else None
+    priced = isinstance(cost, (int, float, str)) and not isinstance(cost, bool)
     return Usage(
         input_tokens=tokens.get("input_tokens"),
         output_tokens=tokens.get("output_tokens"),
         cached_tokens=(tokens.get("input_token_details") or {}).get("cache_read"),
         reasoning_tokens=(tokens.get("output_token_details") or {}).get("reasoning"),
         total_tokens=tokens.get("total_tokens"),
-        cost=cost if isinstance(cost, (int, float, str)) and not isinstance(cost, bool) else None,
+        cost=Decimal(str(cost)) if priced else None,
     )
 
 

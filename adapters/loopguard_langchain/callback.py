@@ -16,8 +16,8 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
-from loopguard_core import LoopGuard, PolicyLike, Session, Stop, as_guard, current_session
 
+from loopguard_core import LoopGuard, PolicyLike, Session, Stop, as_guard, current_session
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._runs import RunTree, Scope
 from loopguard_langchain._stop import LoopGuardStop

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired
 from weakref import WeakKeyDictionary
 
-from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse, hook_config
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain.agents.middleware.types import (
     AgentState,
     ExtendedModelResponse,
@@ -22,12 +22,14 @@ from langchain.agents.middleware.types import (
     ToolCallRequest,
 )
 from langchain.chat_models import init_chat_model
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
+
 from loopguard_core import (
     Decision,
     Directive,
@@ -40,7 +42,6 @@ from loopguard_core import (
     fingerprint,
     inside,
 )
-
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._stop import LoopGuardStop
 from loopguard_langchain._surfaces import MIDDLEWARE
@@ -146,11 +147,11 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         session = self._next_call(request)
         directive = session.before_model_call(translate.model_name(request.model))
         if directive.stop is not None:
-            return self._finish(session, request, [], handler)
+            return self._finish(session, directive.stop, request, [], handler)
         started = time.perf_counter()
         try:
             response = handler(self._directed(request, directive))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # `_failed` raises it again unless the strong model failed
             directive = self._failed(session, request, directive, error)
             started = time.perf_counter()
             try:
@@ -161,7 +162,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self._count(session, request, response, started)
         refused = self._judge(session, response)
         if session.stop is not None and _open_calls(response):
-            return self._finish(session, request, _refused_round(response, refused), handler)
+            return self._finish(session, session.stop, request, _refused_round(response, refused), handler)
         return self._extended(session, response, refused)
 
     async def awrap_model_call(
@@ -171,11 +172,11 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         session = self._next_call(request)
         directive = await session.abefore_model_call(translate.model_name(request.model))
         if directive.stop is not None:
-            return await self._afinish(session, request, [], handler)
+            return await self._afinish(session, directive.stop, request, [], handler)
         started = time.perf_counter()
         try:
             response = await handler(self._directed(request, directive))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # `_failed` raises it again unless the strong model failed
             directive = self._failed(session, request, directive, error)
             started = time.perf_counter()
             try:
@@ -187,7 +188,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         refused = self._judge(session, response)
         await self.guard.adrain()
         if session.stop is not None and _open_calls(response):
-            return await self._afinish(session, request, _refused_round(response, refused), handler)
+            return await self._afinish(session, session.stop, request, _refused_round(response, refused), handler)
         return self._extended(session, response, refused)
 
     def _next_call(self, request: ModelRequest[Any]) -> Session:
@@ -253,6 +254,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     def _finish(
         self,
         session: Session,
+        stop: Stop,
         request: ModelRequest[Any],
         last_round: list[BaseMessage],
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
@@ -268,11 +270,12 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
                 answer = _assistant_message(response)
             except Exception as error:  # noqa: BLE001  # the stop stands; it only loses its last words
                 session.model_call_failed(error)
-        return self._closed(session, request, last_round, answer)
+        return self._closed(session, stop, request, last_round, answer)
 
     async def _afinish(
         self,
         session: Session,
+        stop: Stop,
         request: ModelRequest[Any],
         last_round: list[BaseMessage],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
@@ -289,7 +292,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             except Exception as error:  # noqa: BLE001  # see _finish
                 session.model_call_failed(error)
         await self.guard.adrain()
-        return self._closed(session, request, last_round, answer)
+        return self._closed(session, stop, request, last_round, answer)
 
     def _last_request(
         self, session: Session, request: ModelRequest[Any], last_round: list[BaseMessage]
@@ -301,11 +304,13 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         return request.override(messages=messages, tools=[], tool_choice=None, response_format=None)
 
     def _closed(
-        self, session: Session, request: ModelRequest[Any], last_round: list[BaseMessage], answer: AIMessage | None
+        self,
+        session: Session,
+        stop: Stop,
+        request: ModelRequest[Any],
+        last_round: list[BaseMessage],
+        answer: AIMessage | None,
     ) -> ExtendedModelResponse[Any]:
-        stop = session.stop
-        if stop is None:  # pragma: no cover  # only called after a stop
-            raise RuntimeError("loopguard: nothing to close")
         if not last_round and _is_closed(request.state["messages"]):
             # A graph that runs on past the closing message, as one with only structured output does.
             session.end()
@@ -328,9 +333,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             for call_id, decision in refused.items()
             if call_id in arguments
         }
-        return ExtendedModelResponse(
-            response, Command(update={"loopguard_session": self._state_of(session, blocked)})
-        )
+        return ExtendedModelResponse(response, Command(update={"loopguard_session": self._state_of(session, blocked)}))
 
     # -- tools -------------------------------------------------------------------------------------------------
 
@@ -404,7 +407,9 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     def _adopt(self, session: Session) -> None:
         """Tell a callback handler of the same guard that this run is looked after."""
         callbacks = get_config().get("callbacks")
-        for handler in getattr(callbacks, "handlers", ()):
+        if not isinstance(callbacks, BaseCallbackManager):
+            return
+        for handler in callbacks.handlers:
             if isinstance(handler, LoopGuardCallbackHandler) and handler.guard is self.guard:
                 handler.adopt(callbacks.parent_run_id, session)
 
@@ -491,6 +496,3 @@ def _tool_failed(session: Session, error: BaseException) -> None:
         session.end()
     elif not isinstance(error, GraphBubbleUp):
         session.end(error=error)
-
-
-__all__ = ["ExitBehavior", "LoopGuardMiddleware", "LoopGuardState", "hook_config"]

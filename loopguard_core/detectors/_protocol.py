@@ -67,10 +67,13 @@ class Finding:
 class Detector:
     """Base of all detectors; each method may be left as it is.
 
-    A subclass sets `name`. One instance serves one session and is only called under that session's lock.
+    A subclass sets `name`, and `ladder` if only observing is not enough; the policy's
+    `[detectors.<name>] ladder` is merged over it. One instance serves one session and is only called under that
+    session's lock.
     """
 
     name: ClassVar[str]
+    ladder: ClassVar[Ladder] = Ladder(observe=1)
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """The finding as one clause, for people and for the model: starts lower case, ends without a full stop.

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from loopguard_core._bounded import bounded_key
+from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import changed
 from loopguard_core.detectors._protocol import Detector, Finding, LadderLookup, ObservedCall
 
@@ -57,9 +58,10 @@ class RepeatedCall(Detector):
     """
 
     name: ClassVar[str] = "repeated_call"
+    ladder: ClassVar[Ladder] = DEFAULT_LADDERS["repeated_call"]
 
     def __init__(self, ladder: LadderLookup, *, outcome_aware: bool = True) -> None:
-        self._ladder = ladder
+        self._ladder_for = ladder
         self._aware = outcome_aware
         self._tools: OrderedDict[str, dict[str, _Streak]] = OrderedDict()
         self._identities = 0
@@ -100,7 +102,7 @@ class RepeatedCall(Detector):
 
     def _report(self, call: ObservedCall, streak: _Streak) -> Sequence[Finding]:
         call.streak = streak.length
-        if self._ladder(call.tool, None).action(streak.length) is None:
+        if self._ladder_for(call.tool, None).action(streak.length) is None:
             return ()
         evidence = {"rounds": streak.length, "since_round": streak.since}
         return (Finding(streak.length, streak.since, identity=call.identity, evidence=evidence),)
@@ -155,7 +157,11 @@ class RepeatedCall(Detector):
             for key, rows in state:
                 tools[str(key)] = {
                     str(identity): _Streak(
-                        _count(length), _count(since), None if digest is None else str(digest), bool(flags & 1), bool(flags & 2)
+                        _count(length),
+                        _count(since),
+                        None if digest is None else str(digest),
+                        bool(flags & 1),
+                        bool(flags & 2),
                     )
                     for identity, length, since, digest, flags in rows
                 }

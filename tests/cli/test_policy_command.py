@@ -3,7 +3,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +57,8 @@ class Command:
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    yield Command(capsys)
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
 
 
 def written(path: Path, text: str) -> str:
@@ -87,8 +86,10 @@ def test_hazards_are_printed_and_fail_only_under_strict(tmp_path: Path, command:
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         'hazard: tools."[red]x[/]".traits: not in this release: no effect',
-        "hazard: ladder: block = 3 can never fire, because stop = 3 comes no later; give block a lower figure or"
-        " switch it off with false",
+        (
+            "hazard: ladder: block = 3 can never fire, because stop = 3 comes no later; give block a lower figure or"
+            " switch it off with false"
+        ),
         f"{path}: 2 hazards",
     ]
     assert command("check", path, "--strict")[0] == 1

@@ -107,7 +107,7 @@ def test_the_table_of_the_design_is_the_default() -> None:
         observe, steer, block, stop = (None if cell == "-" else int(cell) for cell in cells)
         return Ladder(observe=observe, steer=steer, block=block, stop=stop)
 
-    assert DEFAULT_LADDERS == {
+    assert {
         "repeated_call": row(2, "-", 3, 6),
         "repeated_call.mutation": row(2, "-", 3, 4),
         "repeated_call.poll": row(6, 12, 30, "-"),
@@ -127,14 +127,14 @@ def test_the_table_of_the_design_is_the_default() -> None:
         "repeated_message": row(2, 3, "-", 5),
         "repeated_message.with_calls": row(3, 5, "-", "-"),
         "repeated_message.empty": row(2, 3, "-", 5),
-    }
+    } == DEFAULT_LADDERS
 
 
 def test_detectors_stand_in_the_order_that_decides_ties() -> None:
-    assert DETECTORS == (
+    assert (
         *("repeated_call", "cycle", "repeated_failure", "stagnation"),
         *("rephrased_search", "text_repetition", "repeated_message"),
-    )
+    ) == DETECTORS
 
 
 def test_a_row_is_split_into_detector_and_kind_and_foreign_names_stay_whole() -> None:

@@ -162,8 +162,10 @@ def test_every_problem_has_a_line_with_source_key_and_value() -> None:
     with pytest.raises(PolicyError) as caught:
         Policy.from_mapping({"max_turns": 40, "limits": {"cost": -1}, "ladder": {"block": True}}, source="agent.toml")
     assert sorted(str(caught.value).splitlines()) == [
-        "agent.toml: ladder.block = true: a rung is a whole number, 1 or more, or false to switch it off;"
-        " leave it out to keep the default",
+        (
+            "agent.toml: ladder.block = true: a rung is a whole number, 1 or more, or false to switch it off;"
+            " leave it out to keep the default"
+        ),
         "agent.toml: limits.cost = -1: must be an amount in US dollars above 0, a plain number such as 0.50",
         "agent.toml: max_turns = 40: unknown key; did you mean limits.turns?",
     ]

@@ -328,7 +328,7 @@ def test_the_preset_of_the_environment_holds_only_where_none_is_named(
 
 def test_an_unknown_preset_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOPGUARD_PRESET", "openrooter")
-    with pytest.raises(PolicyError, match="environment: LOOPGUARD_PRESET = .*did you mean 'openrouter'"):
+    with pytest.raises(PolicyError, match=r"environment: LOOPGUARD_PRESET = .*did you mean 'openrouter'"):
         resolve_policy()
 
 
