@@ -7,6 +7,7 @@ from typing import Any
 
 import xxhash
 
+from loopguard_core._bounded import bounded_key
 from loopguard_core._canonical import canonical_json
 from loopguard_core._fingerprint import digest, keyed
 from loopguard_core._identity import EXEMPT, display_name, loop_key_of, parse_arguments
@@ -56,7 +57,7 @@ class Identifier:
     def _observed(self, call: ToolCall, tool: str, arguments: Any, key: Any) -> ObservedCall:
         text = f"{tool}\n{canonical_json(key)}"
         identity = xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
-        return ObservedCall(call.id, tool, identity, arguments, text)
+        return ObservedCall(call.id, tool, bounded_key(tool), identity, arguments, text)
 
     def fingerprint(self, call: ObservedCall, key: bytes | None) -> str:
         """What names this identity outside the process.

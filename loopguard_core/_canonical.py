@@ -69,13 +69,10 @@ except (AttributeError, TypeError):
 
 
 def canonical_json(value: object) -> str:
-    """Return the canonical text of any value.
-
-    Args:
-        value: Anything; see the module's text for what becomes of it.
+    """Return the canonical text of any value; the module's text says what becomes of it.
 
     Returns:
-        RFC 8785 (JCS) text without surrogates, so that it can be encoded as UTF-8.
+        RFC 8785 (JCS) text without surrogates: it can always be encoded as UTF-8.
     """
     try:
         if _encode is not None and type(value) in _ROOTS and _is_plain(value):
@@ -200,7 +197,10 @@ class _Writer:
         members = list(islice(values, self.left + 1))
         self.left -= len(members)
         parts = sorted(map(self.text, members))
-        return _SIZE if parts and self.left <= 0 else "[" + ",".join(parts) + "]"
+        if not parts or self.left > 0:
+            return "[" + ",".join(parts) + "]"
+        self.left = 0  # by how much it was overdrawn hangs on the order of the set
+        return _SIZE
 
     def other(self, value: Any, kind: type) -> str:
         if dataclasses.is_dataclass(kind):

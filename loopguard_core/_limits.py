@@ -124,12 +124,8 @@ class ActiveClock:
         self._since: float | None = now()
         self._touched = self._since
 
-    def touch(self) -> None:
-        """Something happened now."""
-        self._touched = self._now()
-
     def skip_idle(self) -> None:
-        """Nothing happened since the last `touch`: take that time out."""
+        """Nothing happened since the last `resume`: take that time out."""
         if self._since is not None:
             now = self._now()
             self._since += now - self._touched
@@ -151,9 +147,10 @@ class ActiveClock:
         self._since = None
 
     def resume(self) -> None:
-        """Go on."""
+        """Something happens: go on if it stood still."""
+        self._touched = self._now()
         if self._since is None:
-            self._since = self._now()
+            self._since = self._touched
 
 
 def _count(value: Any) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ OWN_WORDS = "[loopguard]"
 _OWN_WORDS_WITHIN = 64  # SDKs put a word like "Observation: " or "Error: " before a result
 _EDGE = 64 * 1024
 _JSON_LIMIT = 64 * 1024
+_INDENT = 64
 
 # Such as: Error: x / TimeoutError: x / requests.exceptions.ConnectionError(x) / [ERROR] x / Traceback (most recent
 _ERROR_TEXT = re.compile(
@@ -33,7 +34,7 @@ _FAILED_WORDS = frozenset({"error", "failed", "failure"})
 _HTTP_ERROR = 400
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What all calls of one identity returned in one round.
 
@@ -60,7 +61,7 @@ def judge_error(output: Any) -> bool:
     "SomethingError:" or "Traceback (most recent call last)". Anything else is a success.
     """
     if isinstance(output, str):
-        if output.lstrip()[:1] == "{" and len(output) <= _JSON_LIMIT:
+        if output[:_INDENT].lstrip()[:1] == "{" and len(output) <= _JSON_LIMIT:
             try:
                 parsed = json.loads(output)
             except (ValueError, RecursionError):
@@ -101,9 +102,9 @@ def _text_of(output: Any) -> str:
     return canonical_json(output)
 
 
-def combine(digests: Iterable[str]) -> Outcome | None:
+def combine(digests: Sequence[str]) -> Outcome | None:
     """An identity's outcome in a round: the sorted set of what its calls returned; None if nothing was recorded."""
-    distinct = sorted(set(digests))
+    distinct = sorted(set(digests)) if len(digests) > 1 else digests
     if not distinct:
         return None
     failed = distinct[0].startswith("!")

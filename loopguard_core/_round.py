@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from loopguard_core._bounded import bounded_key
@@ -15,13 +15,14 @@ neither order nor luck decides which, and a repeated one keeps the same."""
 
 
 class _Slot:
-    """One call by its id; several may share an identity."""
+    """One call by its id. Calls that share an id form a chain: providers that reuse one answer in order."""
 
-    __slots__ = ("call", "digest")
+    __slots__ = ("call", "digest", "next")
 
     def __init__(self, call: ObservedCall, digest: str | None = None) -> None:
         self.call = call
         self.digest = digest
+        self.next: _Slot | None = None
 
 
 class OpenRound:
@@ -31,7 +32,7 @@ class OpenRound:
 
     def __init__(self) -> None:
         self._calls: list[ObservedCall] = []
-        self._slots: dict[str, list[_Slot]] = {}
+        self._slots: dict[str, _Slot] = {}
 
     def begin(self, calls: list[ObservedCall]) -> None:
         """Start with the distinct calls that are followed."""
@@ -40,7 +41,14 @@ class OpenRound:
 
     def expect(self, call_id: str, call: ObservedCall) -> None:
         """Wait for the result of a call."""
-        self._slots.setdefault(bounded_key(call_id), []).append(_Slot(call))
+        self._add(bounded_key(call_id), _Slot(call))
+
+    def _add(self, key: str, slot: _Slot) -> None:
+        last = self._slots.setdefault(key, slot)
+        if last is not slot:
+            while last.next is not None:
+                last = last.next
+            last.next = slot
 
     def record(self, call_id: str, output: Any, is_error: bool | None) -> bool:
         """Note a result; the last one for an id counts, and our own refusals are no results.
@@ -48,11 +56,11 @@ class OpenRound:
         Returns:
             False if no call of this round has that id.
         """
-        slots = self._slots.get(bounded_key(call_id))
-        if not slots:
+        slot = self._slots.get(bounded_key(call_id))
+        if slot is None:
             return False
-        # Providers that reuse an id within a round answer in order.
-        slot = next((slot for slot in slots if slot.digest is None), slots[-1])
+        while slot.digest is not None and slot.next is not None:
+            slot = slot.next
         if not is_own_words(output):
             slot.digest = result_digest(output, judge_error(output) if is_error is None else is_error)
         return True
@@ -60,8 +68,14 @@ class OpenRound:
     def close(self) -> list[ObservedCall]:
         """End the round: each distinct call with its outcome."""
         calls, self._calls = self._calls, []
+        if len(calls) == 1 and len(self._slots) == 1:  # by far the most common round
+            (slot,) = self._slots.values()
+            if slot.next is None:
+                calls[0].outcome = combine([slot.digest] if slot.digest is not None else ())
+                self._slots = {}
+                return calls
         digests: dict[str, list[str]] = {}
-        for slot in self._all():
+        for _, slot in self._each():
             if slot.digest is not None:
                 digests.setdefault(slot.call.identity, []).append(slot.digest)
         for call in calls:
@@ -69,16 +83,16 @@ class OpenRound:
         self._slots = {}
         return calls
 
-    def _all(self) -> Iterable[_Slot]:
-        return (slot for slots in self._slots.values() for slot in slots)
+    def _each(self) -> Iterator[tuple[str, _Slot]]:
+        for key, first in self._slots.items():
+            slot: _Slot | None = first
+            while slot is not None:
+                yield key, slot
+                slot = slot.next
 
     def save(self) -> list[Any]:
         """As plain JSON, so that results may come in after a resume."""
-        rows = [
-            [key, slot.call.identity, slot.digest, bounded_key(slot.call.tool)]
-            for key, slots in self._slots.items()
-            for slot in slots
-        ]
+        rows = [[key, slot.call.identity, slot.digest, slot.call.tool_key] for key, slot in self._each()]
         return rows[:MAX_CALLS]
 
     def restore(self, state: Any) -> None:
@@ -88,12 +102,11 @@ class OpenRound:
             ValueError: Not such a state.
         """
         calls: dict[str, ObservedCall] = {}
-        slots: dict[str, list[_Slot]] = {}
+        restored = OpenRound()
         try:
             for key, identity, digest, tool in state:
-                call = calls.setdefault(str(identity), ObservedCall(str(key), str(tool), str(identity)))
-                slot = _Slot(call, None if digest is None else str(digest))
-                slots.setdefault(str(key), []).append(slot)
+                call = calls.setdefault(str(identity), ObservedCall(str(key), str(tool), str(tool), str(identity)))
+                restored._add(str(key), _Slot(call, None if digest is None else str(digest)))
         except TypeError as error:
             raise ValueError("not a saved round") from error
-        self._calls, self._slots = list(calls.values()), slots
+        self._calls, self._slots = list(calls.values()), restored._slots

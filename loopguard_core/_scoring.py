@@ -6,9 +6,9 @@ event per identity and round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from loopguard_core import _messages
 from loopguard_core._calls import Identifier
@@ -20,6 +20,7 @@ from loopguard_core._round import MAX_CALLS
 from loopguard_core._types import Action, Channel, ToolCall, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 RANK = {action: rank for rank, action in enumerate(RUNGS)}
@@ -112,8 +113,11 @@ class Scorer:
         if len(followed) > MAX_CALLS:
             followed = sorted(followed, key=lambda call: call.identity)[:MAX_CALLS]
         effects: list[Effect] = []
-        for call, best in self._strongest(followed, distinct, number):
-            verdict, wanted = self._decide(call, best, number, message_index, judge)
+        best = self._strongest(followed, distinct, number)
+        for call in followed if best else ():
+            if call.identity not in best:
+                continue
+            verdict, wanted = self._decide(call, best[call.identity], number, message_index, judge)
             effects.extend(wanted)
             for row in scored:
                 if row.observed is call:
@@ -138,10 +142,10 @@ class Scorer:
 
     def _strongest(
         self, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
-    ) -> Iterator[tuple[ObservedCall, _Best]]:
+    ) -> dict[str, _Best]:
         best: dict[str, _Best] = {}
         for detector in list(self.detectors):
-            for finding in self.contained(detector, lambda d: d.begin_round(followed, number)) or ():
+            for finding in self.contained(detector, detector.begin_round, followed, number) or ():
                 call = distinct.get(finding.identity or "")
                 if call is None:
                     continue
@@ -152,9 +156,7 @@ class Scorer:
                 before = best.get(call.identity)
                 if before is None or RANK[action] > RANK[before.action]:
                     best[call.identity] = _Best(action, detector, finding, ladder)
-        for call in followed:
-            if call.identity in best:
-                yield call, best[call.identity]
+        return best
 
     def read(
         self,
@@ -167,7 +169,7 @@ class Scorer:
         """Let every detector read text; the strongest finding counts."""
         best: _Best | None = None
         for detector in list(self.detectors):
-            finding = self.contained(detector, step)
+            finding = self.contained(detector, step, detector)
             if finding is None:
                 continue
             ladder = self._policy.ladder_for(detector.name, None, finding.kind, detector.ladder)
@@ -219,10 +221,10 @@ class Scorer:
         ]
         return verdict, effects
 
-    def contained(self, detector: Detector, step: Callable[[Detector], T]) -> T | None:
+    def contained(self, detector: Detector, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Run one step of a detector; one that raises is noted and left out of this session from then on."""
         try:
-            return step(detector)
+            return step(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  # a detector's fault must never become the run's
             self._faults.note(f"detector {detector.name}", error, text="It is switched off for this run.")
             if detector in self.detectors:

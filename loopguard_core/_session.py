@@ -409,13 +409,15 @@ class Session:
         self._wake()
         self._close_round()
         self._effects.forget_pending()
-        self._each_detector(lambda detector: detector.user_turn())
+        for detector in list(self._scorer.detectors):
+            self._scorer.contained(detector, detector.user_turn)
 
     @_contained(_none)
     def compacted(self) -> None:
         """History was summarised: each known call may be asked for once more without being counted."""
         self._close_round()
-        self._each_detector(lambda detector: detector.compacted())
+        for detector in list(self._scorer.detectors):
+            self._scorer.contained(detector, detector.compacted)
 
     @_contained(_none)
     def pause(self) -> None:
@@ -549,8 +551,7 @@ class Session:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        if self._clock.paused:
-            self._clock.resume()
+        self._clock.resume()
         if self._ended is not None and self._ended.reason == "paused":
             self._ended = None
             self._guard.session_resumed(self)
@@ -562,11 +563,8 @@ class Session:
     def _close_round(self) -> None:
         calls = self._open.close()
         if calls:
-            self._each_detector(lambda detector: detector.close_round(calls))
-
-    def _each_detector(self, step: Callable[[Detector], None]) -> None:
-        for detector in list(self._scorer.detectors):
-            self._scorer.contained(detector, step)
+            for detector in list(self._scorer.detectors):
+                self._scorer.contained(detector, detector.close_round, calls)
 
     def _judge(self, verdict: Verdict, proposed: Action, call: ObservedCall | None) -> tuple[Action, bool]:
         if not self._guard.plugins.observes_loops:
@@ -598,6 +596,9 @@ class Session:
 
     def _take_tool_call(self) -> bool:
         """Count a call that is let through; False if a limit on tool calls leaves no room for it."""
+        if self._parent is None and self._limits.tool_calls is None:
+            self._counters.tool_calls += 1
+            return True
         sharing = [self, *self._ancestors()]
         if any(s._limits.tool_calls is not None and s.tool_calls >= s._limits.tool_calls for s in sharing):  # noqa: SLF001
             return False

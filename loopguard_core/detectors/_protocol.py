@@ -25,6 +25,7 @@ class ObservedCall:
     Attributes:
         call_id: The provider's id.
         tool: The tool's name as the model wrote it.
+        tool_key: The name, or a hash of it where it is long or strange: what state is kept under.
         identity: Hash of tool name and loop key; equal identities are the same call.
         arguments: The parsed arguments, or the raw text where they are not JSON.
         text: Tool name, newline and canonical loop key: what `identity` is the hash of.
@@ -34,6 +35,7 @@ class ObservedCall:
 
     call_id: str
     tool: str
+    tool_key: str
     identity: str
     arguments: Any = None
     text: str = ""

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from loopguard_core._bounded import bounded_key
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import changed
 from loopguard_core.detectors._protocol import Detector, Finding, LadderLookup, ObservedCall
@@ -75,19 +74,19 @@ class RepeatedCall(Detector):
         """Count the round; every call gets its streak, and a finding where its ladder's lowest rung is crossed."""
         if len(calls) == 1:  # by far the most common round: no grouping needed
             call = calls[0]
-            key = bounded_key(call.tool)
+            key = call.tool_key
             before = self._tools.get(key)
             streak = self._next(before, call.identity, number)
             self._remember(key, {call.identity: streak}, before)
             return self._report(call, streak)
         rounds: dict[str, dict[str, _Streak]] = {}
         for call in calls:
-            key = bounded_key(call.tool)
+            key = call.tool_key
             present = rounds.setdefault(key, {})
             present[call.identity] = self._next(self._tools.get(key), call.identity, number)
         findings: list[Finding] = []
         for call in calls:
-            findings.extend(self._report(call, rounds[bounded_key(call.tool)][call.identity]))
+            findings.extend(self._report(call, rounds[call.tool_key][call.identity]))
         for key, present in rounds.items():
             self._remember(key, present, self._tools.get(key))
         return findings
@@ -122,7 +121,7 @@ class RepeatedCall(Detector):
         for call in calls:
             if call.outcome is None:
                 continue
-            streak = self._tools.get(bounded_key(call.tool), {}).get(call.identity)
+            streak = self._tools.get(call.tool_key, {}).get(call.identity)
             if streak is not None:
                 streak.news = changed(streak.digest, call.outcome)
                 streak.digest = call.outcome.digest

@@ -82,7 +82,7 @@ class LoopbackServer(ThreadingHTTPServer):
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+    def handle_error(self, request: Any, client_address: Any) -> None:
         # A client may reset an idle connection at any time, and the default prints a traceback for that.
         level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
         _log.log(level, "the connection from %s ended", client_address, exc_info=True)

@@ -407,6 +407,15 @@ class EndlessModel:
         return [EndlessModel()]
 
 
+class SameHash(tuple):
+    """Sets hold these in the order of insertion."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return 1
+
+
 class Liar:
     """Claims to be a string."""
 
@@ -526,6 +535,11 @@ class TestBounds:
     def test_a_set_too_large_is_left_out_whole(self) -> None:
         assert canonical_json(set(range(MAX_NODES + 1))) == '{"$size":200000}'
         assert canonical_json([{(1, number) for number in range(100_000)}]) == '[{"$size":200000}]'
+
+    def test_the_order_of_a_set_does_not_show_where_members_run_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("loopguard_core._canonical.MAX_NODES", 6)
+        short, long = SameHash((1, 2)), SameHash(("x" * 9_216,))
+        assert canonical_json([{short, long}, 5]) == canonical_json([{long, short}, 5])
 
     @pytest.mark.parametrize("value", [Endless(), EndlessMapping()])
     def test_endless_containers_end(self, value: Any) -> None:

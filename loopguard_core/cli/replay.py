@@ -1,0 +1,265 @@
+"""`loopguard replay`: what a policy would have said of recorded conversations."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from loopguard_core._policy import Policy
+from loopguard_core._policy_file import load_policy, read_policy_file, resolve_policy
+from loopguard_core._types import Action, Verdict
+from loopguard_core.transcripts import Replayed, TranscriptError, guard_for_replay, play, read_transcript
+
+OK, UNREADABLE = 0, 2
+
+_SUFFIXES = {".json", ".jsonl"}
+_MANY = 8
+"""Files from which a progress bar is worth its line."""
+
+_STYLES = {
+    Action.OBSERVE: "dim",
+    Action.STEER: "yellow",
+    Action.ESCALATE: "magenta",
+    Action.BLOCK: "red",
+    Action.STOP: "bold white on red",
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `replay` to the parser of `loopguard`."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="run recorded conversations through a policy",
+        description="Say what a policy would have done in recorded conversations. Exit status 2 if one cannot be read.",
+    )
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="a recorded conversation (OpenAI chat messages as JSON or JSONL), or a directory of *.json and *.jsonl",
+    )
+    parser.add_argument("--policy", metavar="F", help="policy file; by default the one loopguard finds")
+    parser.add_argument(
+        "--preset", metavar="P", help="with --policy, in place of its preset; without it, this preset alone"
+    )
+    parser.add_argument(
+        "--format", choices=("table", "json"), default="table", help="json: one object a file; default: table"
+    )
+    parser.set_defaults(handler=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay every file in turn.
+
+    Returns:
+        0, or 2 if a file could not be read; the others are replayed all the same.
+    """
+    files, failed = _expanded(args.files)
+    printer: _Json | _Tables = _Json() if args.format == "json" else _Tables()
+    with guard_for_replay(_policy(args.policy, args.preset)) as guard:
+        for file in _watched(files, hidden=args.format == "json" and sys.stdout.isatty()):
+            try:
+                replayed = play(read_transcript(file), guard)
+            except TranscriptError as error:
+                _complain(str(error))
+                failed += 1
+            else:
+                printer.add(file, replayed)
+    printer.close(failed)
+    return UNREADABLE if failed else OK
+
+
+def _policy(file: str | None, preset: str | None) -> Policy:
+    if preset is None:
+        return resolve_policy() if file is None else load_policy(file)
+    if file is None:
+        return Policy.from_mapping({"preset": preset}, "--preset")
+    written, source = read_policy_file(file)
+    return Policy.from_mapping({**written, "preset": preset}, source)
+
+
+def _expanded(named: Iterable[str]) -> tuple[list[str], int]:
+    """The files in order, those of directories sorted, and how many directories gave none."""
+    files: list[str] = []
+    failed = 0
+    for name in named:
+        path = Path(name)
+        if not path.is_dir():
+            files.append(name)
+            continue
+        try:
+            found = sorted(str(file) for file in path.iterdir() if file.suffix.lower() in _SUFFIXES and file.is_file())
+            problem = "" if found else "holds no *.json or *.jsonl"
+        except OSError as error:
+            found, problem = [], f"cannot be read ({error.strerror})"
+        files.extend(found)
+        if problem:
+            _complain(f"{name}: {problem}")
+            failed += 1
+    return files, failed
+
+
+def _complain(text: str) -> None:
+    print(f"loopguard replay: {_printable(text)}", file=sys.stderr)
+
+
+def _watched(files: Sequence[str], *, hidden: bool) -> Iterator[str]:
+    """The files, with a progress bar on a terminal. `hidden` where the bar and the output would share the screen."""
+    if hidden or len(files) < _MANY or not sys.stderr.isatty():
+        yield from files
+        return
+    columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Standard output is left alone: rich would send it to standard error.
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+        yield from progress.track(files)
+
+
+class _Json:
+    """One JSON object a file, written as soon as it is known."""
+
+    def add(self, file: str, replayed: Replayed) -> None:
+        """Write the file's row."""
+        row = {
+            "file": file,
+            "id": replayed.id,
+            "rounds": replayed.rounds,
+            "messages": replayed.messages,
+            "ended": replayed.ended,
+            "verdicts": [_verdict(verdict) for verdict in replayed.verdicts],
+        }
+        # ASCII: whatever the terminal's or the pipe's encoding is, and whatever a model put into a name.
+        print(json.dumps(row), flush=True)
+
+    def close(self, failed: int) -> None:
+        """Nothing is left to write."""
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "round": verdict.round,
+        "message": verdict.message_index,
+        "detector": verdict.detector,
+        "action": verdict.action.value,
+        "streak": verdict.streak,
+        "tool": verdict.tool,
+        "call_id": verdict.call_id,
+        "channel": verdict.channel,
+        "char": verdict.char,
+        "fingerprint": verdict.fingerprint,
+        "text": verdict.message,
+    }
+
+
+class _Tables:
+    """A block a file, and a summary; written at the end, because a progress bar may hold the screen until then."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Text | Padding] = []
+        self._ends: Counter[str] = Counter()
+        self._forced = 0
+
+    def add(self, file: str, replayed: Replayed) -> None:
+        """Keep what is to be shown."""
+        self._ends[replayed.ended] += 1
+        self._forced += any(verdict.action in (Action.BLOCK, Action.STOP) for verdict in replayed.verdicts)
+        self._blocks.append(_heading(file, replayed))
+        if replayed.verdicts:
+            self._blocks.append(Padding(_table(replayed.verdicts), (0, 0, 0, 2)))
+
+    def close(self, failed: int) -> None:
+        """Write everything."""
+        console = Console(file=sys.stdout, highlight=False)
+        for block in self._blocks:
+            console.print(block, soft_wrap=isinstance(block, Text))
+        console.print(self._summary(failed), soft_wrap=True)
+
+    def _summary(self, failed: int) -> Text:
+        early = {reason: count for reason, count in self._ends.most_common() if reason != "complete"}
+        reasons = f" ({', '.join(f'{reason} {count}' for reason, count in early.items())})" if early else ""
+        parts = [
+            _counted(self._ends.total(), "conversation"),
+            f"{sum(early.values())} ended early{reasons}",
+            f"{self._forced} with a call refused or the run stopped by detection",
+        ]
+        summary = Text(", ".join(parts), style="bold")
+        return summary.append(f", {failed} not read", style="bold red") if failed else summary
+
+
+def _heading(file: str, replayed: Replayed) -> Text:
+    heading = Text.assemble(
+        (_printable(file), "bold"),
+        f"  {_counted(replayed.rounds, 'round')}, {_counted(replayed.messages, 'message')}, ",
+        (replayed.ended, "green" if replayed.stop is None else "bold red"),
+    )
+    return heading if replayed.stop_round is None else heading.append(f" at round {replayed.stop_round}")
+
+
+@dataclass(slots=True)
+class _Row:
+    """Verdicts that differ only in how far the streak has come: a loop of an hour is one line."""
+
+    first: Verdict
+    last: Verdict
+
+
+def _table(verdicts: Iterable[Verdict]) -> Table:
+    rows: list[_Row] = []
+    latest: dict[tuple[str | None, ...], _Row] = {}
+    for verdict in verdicts:
+        key = (verdict.detector, verdict.action, verdict.tool, verdict.fingerprint, verdict.channel)
+        row = latest.get(key)
+        if row is not None and verdict.streak > row.last.streak:
+            row.last = verdict
+        else:
+            row = latest[key] = _Row(verdict, verdict)
+            rows.append(row)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("round", "message", "streak"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("action", "detector", "tool or text"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        first, last = row.first, row.last
+        table.add_row(
+            _span(first.round, last.round),
+            _span(first.message_index, last.message_index),
+            _span(first.streak, last.streak),
+            Text(first.action.value, style=_STYLES[first.action]),
+            # Names from plugins and models are shown as they are, never read as markup.
+            Text(_printable(first.detector)),
+            Text(_printable(_subject(first))),
+        )
+    return table
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _subject(verdict: Verdict) -> str:
+    if verdict.tool is not None:
+        return verdict.tool
+    return verdict.channel or "" if verdict.char is None else f"{verdict.channel}, character {verdict.char}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _printable(text: str) -> str:
+    """`text` without what could drive a terminal, in characters that the output can hold."""
+    safe = "".join(char if char.isprintable() else "?" for char in text)
+    encoding = sys.stdout.encoding or "utf-8"
+    return safe.encode(encoding, "replace").decode(encoding)

@@ -1,0 +1,44 @@
+"""Recorded conversations: reading them, and playing them through a policy.
+
+```python
+from loopguard_core import Policy
+from loopguard_core.transcripts import guard_for_replay, play, read_transcript
+
+guard = guard_for_replay(Policy())
+replayed = play(read_transcript("run.json"), guard)
+print(replayed.ended, [verdict.action for verdict in replayed.verdicts])
+```
+"""
+
+from __future__ import annotations
+
+from loopguard_core.transcripts._model import (
+    AssistantMessage,
+    Document,
+    Message,
+    SystemMessage,
+    ToolResult,
+    Transcript,
+    TranscriptError,
+    UserMessage,
+)
+from loopguard_core.transcripts._player import Replayed, guard_for_replay, play
+from loopguard_core.transcripts._reading import READERS, Reader, parse_transcript, read_transcript
+
+__all__ = [
+    "READERS",
+    "AssistantMessage",
+    "Document",
+    "Message",
+    "Reader",
+    "Replayed",
+    "SystemMessage",
+    "ToolResult",
+    "Transcript",
+    "TranscriptError",
+    "UserMessage",
+    "guard_for_replay",
+    "parse_transcript",
+    "play",
+    "read_transcript",
+]

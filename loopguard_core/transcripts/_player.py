@@ -1,0 +1,122 @@
+"""Plays a recorded conversation through a guard, in the order an adapter would have called it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from loopguard_core._guard import LoopGuard
+from loopguard_core._outcome import OWN_WORDS
+from loopguard_core._policy import Policy
+from loopguard_core._session import Session
+from loopguard_core._types import Channel, EndReason, Stop, Verdict
+from loopguard_core.transcripts._model import AssistantMessage, ToolResult, Transcript, UserMessage
+
+_PIECE = 256
+"""Characters fed at once: as a stream, so that one message may draw more than one verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a policy says of a recorded conversation.
+
+    Attributes:
+        id: The conversation's id, where it has one.
+        rounds: Assistant messages with tool calls.
+        messages: Assistant messages.
+        ended: Why the run would have ended.
+        verdicts: Every detection, in order: one per identity and round, and those on text.
+        stop: The first stop; None if the run would have gone through.
+        stop_round: The round the run was in, or after, when that stop came; None without one.
+    """
+
+    id: str | None
+    rounds: int
+    messages: int
+    ended: EndReason
+    verdicts: tuple[Verdict, ...] = ()
+    stop: Stop | None = None
+    stop_round: int | None = None
+
+
+def guard_for_replay(policy: Policy) -> LoopGuard:
+    """A guard that makes the same of a recording each time and everywhere.
+
+    Its clock stands still, because a recording has no time: `limits.seconds` never ends a replay. Its fingerprints are
+    plain, because they are compared across runs, and whoever has the recording has the arguments.
+
+    Args:
+        policy: The policy; plugins it names are loaded, and what they answer counts.
+
+    Raises:
+        PluginError: A plugin the policy names cannot be used.
+    """
+    plain = {"plain_fingerprints": True, "fingerprint_key": None}
+    privacy = policy.privacy.model_copy(update=plain)
+    return LoopGuard(policy.model_copy(update={"privacy": privacy}), clock=lambda: 0.0)
+
+
+def play(transcript: Transcript, guard: LoopGuard) -> Replayed:
+    """Play a whole recording, also past a refusal or a stop: what was recorded is what happened.
+
+    Args:
+        transcript: The recording.
+        guard: Usually one of `guard_for_replay`; it serves any number of recordings.
+    """
+    session = guard.session(framework_run_id=transcript.id)
+    player = _Player(session)
+    for message in transcript.messages:
+        if isinstance(message, AssistantMessage):
+            player.assistant(message)
+        elif isinstance(message, ToolResult):
+            session.record_result(message.call_id, message.output, message.is_error)
+        elif isinstance(message, UserMessage) and not message.content.lstrip().startswith(OWN_WORDS):
+            session.user_turn()  # what loopguard itself told the model is no user's word
+    end = session.end()
+    return Replayed(
+        id=transcript.id,
+        rounds=player.rounds,
+        messages=player.messages,
+        ended=end.reason,
+        verdicts=tuple(player.verdicts),
+        stop=session.stop,
+        stop_round=player.stop_round,
+    )
+
+
+class _Player:
+    """Plays assistant messages and gathers what the session says."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.rounds = 0
+        self.messages = 0
+        self.verdicts: list[Verdict] = []
+        self.stop_round: int | None = None
+
+    def assistant(self, message: AssistantMessage) -> None:
+        """One model call and the round it asks for."""
+        session = self._session
+        self.messages += 1
+        session.before_model_call(message.model)
+        self._note_stop()
+        self._feed(message.reasoning, "reasoning")
+        self._feed(message.content, "content")
+        self._take((session.end_message(message.finish_reason),))
+        session.after_model_call(message.model, message.usage)
+        if message.calls:
+            self.rounds += 1
+            decisions = session.begin_round(message.calls)
+            self._take(decision.verdict for decision in decisions if not decision.duplicate)
+        self._note_stop()
+
+    def _feed(self, text: str, channel: Channel) -> None:
+        for start in range(0, len(text), _PIECE):
+            self._take((self._session.feed_text(text[start : start + _PIECE], channel),))
+
+    def _take(self, verdicts: Iterable[Verdict | None]) -> None:
+        self.verdicts.extend(verdict for verdict in verdicts if verdict is not None)
+
+    def _note_stop(self) -> None:
+        if self.stop_round is None and self._session.stop is not None:
+            self.stop_round = self.rounds
