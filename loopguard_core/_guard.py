@@ -81,6 +81,7 @@ class LoopGuard:
             self.plugins.register(plugin)
         self.plugins.load_entry_points(self.policy.plugins)
         self.plugins.register_callables(doom_loop_detected=on_loop, session_end=on_end, post_model_call=on_model_call)
+        self._lowest_repeat = self.policy.lowest_rung(RepeatedCall.name)
         self._lock = threading.Lock()
         self._live: dict[str, Session] = {}
         self._paused: OrderedDict[str, None] = OrderedDict()
@@ -184,8 +185,7 @@ class LoopGuard:
         policy = self.policy
         found: list[Detector] = []
         if policy.detector_enabled(RepeatedCall.name):
-            lookup = partial(policy.ladder_for, RepeatedCall.name)
-            found.append(RepeatedCall(lookup, outcome_aware=policy.outcomes == "aware"))
+            found.append(RepeatedCall(self._lowest_repeat, outcome_aware=policy.outcomes == "aware"))
         found.extend(d for d in self.plugins.detectors(policy) if policy.detector_enabled(d.name))
         return found
 

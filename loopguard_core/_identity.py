@@ -43,6 +43,8 @@ def parse_arguments(arguments: Any) -> Any:
         equal keys wins, `NaN` is accepted); text as it is where it is no JSON, too deep, holds an integer longer than
         Python reads, or is longer than 1,000,000 characters; anything else as it is.
     """
+    if type(arguments) is dict:  # what most SDKs give
+        return arguments
     if isinstance(arguments, (bytes, bytearray, memoryview)):
         arguments = bytes(arguments).decode("utf-8", "replace")
     if arguments is None:

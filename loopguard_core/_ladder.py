@@ -97,6 +97,11 @@ class Ladder:
         threshold: int | None = getattr(self, rung.value)
         return threshold
 
+    @property
+    def lowest(self) -> int:
+        """The smallest streak at which anything happens; a very large number if every rung is off."""
+        return self._lowest
+
     def action(self, streak: int) -> Action | None:
         """The strongest rung crossed at `streak`, or None."""
         if streak < self._lowest:

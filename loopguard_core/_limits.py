@@ -125,7 +125,7 @@ class ActiveClock:
         self._touched = self._since
 
     def skip_idle(self) -> None:
-        """Nothing happened since the last `resume`: take that time out."""
+        """Nothing happened since the last `touch`: take that time out."""
         if self._since is not None:
             now = self._now()
             self._since += now - self._touched
@@ -136,21 +136,19 @@ class ActiveClock:
         """Active seconds so far."""
         return self._before + (0.0 if self._since is None else max(0.0, self._now() - self._since))
 
-    @property
-    def paused(self) -> bool:
-        """Whether it stands still."""
-        return self._since is None
-
     def pause(self) -> None:
         """Stand still until `resume`."""
         self._before = self.seconds
         self._since = None
 
     def resume(self) -> None:
-        """Something happens: go on if it stood still."""
-        self._touched = self._now()
+        """Go on."""
         if self._since is None:
-            self._since = self._touched
+            self._since = self._now()
+
+    def touch(self) -> None:
+        """Something happens now."""
+        self._touched = self._now()
 
 
 def _count(value: Any) -> int:

@@ -191,6 +191,11 @@ class Policy(Settings):
         named = (name for name, settings in self.tools.items() if settings.ladder.named())
         return {name: self.ladder_for("repeated_call", name) for name in named}
 
+    def lowest_rung(self, detector: str) -> int:
+        """The smallest streak at which anything happens, for any tool: below it a detector need not report."""
+        named = [value for settings in self.tools.values() for value in settings.ladder.named().values()]
+        return min([self.ladder_for(detector).lowest, *(value for value in named if value is not False)])
+
     def rungs_in_use(self) -> tuple[Action, ...]:
         """The rungs that are on in some ladder, weakest first. In shadow mode loopguard only observes."""
         if self.shadow:

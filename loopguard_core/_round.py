@@ -41,7 +41,7 @@ class OpenRound:
 
     def expect(self, call_id: str, call: ObservedCall) -> None:
         """Wait for the result of a call."""
-        self._add(bounded_key(call_id), _Slot(call))
+        self._add(call_id if type(call_id) is str else str(call_id), _Slot(call))
 
     def _add(self, key: str, slot: _Slot) -> None:
         last = self._slots.setdefault(key, slot)
@@ -56,7 +56,8 @@ class OpenRound:
         Returns:
             False if no call of this round has that id.
         """
-        slot = self._slots.get(bounded_key(call_id))
+        key = call_id if type(call_id) is str else str(call_id)
+        slot = self._slots.get(key) or self._slots.get(bounded_key(key))  # saved state keeps the bounded form
         if slot is None:
             return False
         while slot.digest is not None and slot.next is not None:
@@ -92,7 +93,7 @@ class OpenRound:
 
     def save(self) -> list[Any]:
         """As plain JSON, so that results may come in after a resume."""
-        rows = [[key, slot.call.identity, slot.digest, slot.call.tool_key] for key, slot in self._each()]
+        rows = [[bounded_key(key), slot.call.identity, slot.digest, slot.call.tool_key] for key, slot in self._each()]
         return rows[:MAX_CALLS]
 
     def restore(self, state: Any) -> None:

@@ -72,6 +72,23 @@ class Effect:
     text: str
 
 
+@dataclass(slots=True)
+class ScoredRound:
+    """A round after scoring.
+
+    Attributes:
+        calls: Every call, in order.
+        followed: The distinct calls whose results are wanted.
+        effects: What the next model call is to be told.
+        fired: Whether there is any verdict.
+    """
+
+    calls: list[ScoredCall]
+    followed: list[ObservedCall]
+    effects: list[Effect]
+    fired: bool
+
+
 class Scorer:
     """Scores the rounds of one session.
 
@@ -95,56 +112,48 @@ class Scorer:
     ) -> None:
         self._policy = policy
         self._identifier = identifier
-        self.detectors = list(detectors)
+        self.detectors = tuple(detectors)
         self._faults = faults
         self.perform = perform
         self.key = key
 
-    def score(
-        self, calls: Sequence[ToolCall], number: int, message_index: int, judge: Judge
-    ) -> tuple[list[ScoredCall], list[ObservedCall], list[Effect]]:
-        """Score a round.
-
-        Returns:
-            Every call in order, the distinct calls whose results are wanted, what the next model call is to be told.
-        """
+    def score(self, calls: Sequence[ToolCall], number: int, message_index: int, judge: Judge) -> ScoredRound:
+        """Score a round."""
         scored, distinct = self._identify(calls)
         followed = list(distinct.values())
         if len(followed) > MAX_CALLS:
             followed = sorted(followed, key=lambda call: call.identity)[:MAX_CALLS]
         effects: list[Effect] = []
         best = self._strongest(followed, distinct, number)
-        for call in followed if best else ():
-            if call.identity not in best:
-                continue
+        for call in (call for call in followed if call.identity in best) if best else ():
             verdict, wanted = self._decide(call, best[call.identity], number, message_index, judge)
             effects.extend(wanted)
             for row in scored:
                 if row.observed is call:
                     row.verdict = verdict
-        return scored, followed, effects
+        return ScoredRound(scored, followed, effects, bool(best))
 
     def _identify(self, calls: Sequence[ToolCall]) -> tuple[list[ScoredCall], dict[str, ObservedCall]]:
         distinct: dict[str, ObservedCall] = {}
         scored: list[ScoredCall] = []
         for call in calls:
-            try:
-                observed = self._identifier.observe(call)
-            except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
-                self._faults.note("identity", error)
-                observed = None
-            if observed is None:
-                scored.append(ScoredCall(call.id, None))
-                continue
-            first = distinct.setdefault(observed.identity, observed)
+            observed = self._observe(call)
+            first = None if observed is None else distinct.setdefault(observed.identity, observed)
             scored.append(ScoredCall(call.id, first, first is not observed))
         return scored, distinct
+
+    def _observe(self, call: ToolCall) -> ObservedCall | None:
+        try:
+            return self._identifier.observe(call)
+        except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
+            self._faults.note("identity", error)
+            return None
 
     def _strongest(
         self, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
     ) -> dict[str, _Best]:
         best: dict[str, _Best] = {}
-        for detector in list(self.detectors):
+        for detector in self.detectors:
             for finding in self.contained(detector, detector.begin_round, followed, number) or ():
                 call = distinct.get(finding.identity or "")
                 if call is None:
@@ -168,7 +177,7 @@ class Scorer:
     ) -> tuple[Verdict | None, list[Effect]]:
         """Let every detector read text; the strongest finding counts."""
         best: _Best | None = None
-        for detector in list(self.detectors):
+        for detector in self.detectors:
             finding = self.contained(detector, step, detector)
             if finding is None:
                 continue
@@ -227,8 +236,7 @@ class Scorer:
             return step(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  # a detector's fault must never become the run's
             self._faults.note(f"detector {detector.name}", error, text="It is switched off for this run.")
-            if detector in self.detectors:
-                self.detectors.remove(detector)
+            self.detectors = tuple(other for other in self.detectors if other is not detector)
             return None
 
 

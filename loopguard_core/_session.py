@@ -138,6 +138,7 @@ class Session:
         self._message_state: Literal["open", "ended", "called"] = "open"
         self._calls_over_limit = False
         self._answer_asked = False
+        self._asleep = False
 
     # -- what it is --------------------------------------------------------------------------------------------
 
@@ -205,6 +206,7 @@ class Session:
         if self._directive is not None:
             return self._directive
         self._wake()
+        self._clock.touch()
         self._message_state = "open"
         stop = self._stop or self._inherited_stop() or self._limit_stop() or self._custom_stop()
         if stop is not None:
@@ -252,6 +254,7 @@ class Session:
         if self._message_state != "ended":
             self._messages += 1
         self._message_state = "called"
+        self._clock.touch()
         self._counters.model_calls += 1
         self._add(used)
         self._guard.check_usage(used)
@@ -347,22 +350,24 @@ class Session:
             return []
         if not self._guard.enabled:
             return [_UNSCORED] * len(calls)
-        self._wake()
+        if self._asleep:
+            self._wake()
         if self._message_state == "open":
             self._messages += 1
         self._message_state = "open"
         self._close_round()
-        over = self._turns_stop() if self._stop is None else None
+        over = self._turns_stop() if self._limits.turns is not None and self._stop is None else None
         self._counters.turns += 1
-        scored, followed, effects = self._scorer.score(calls, self.turns, self._messages, self._judge)
-        self._open.begin(followed)
-        self._queue(effects)
-        offender = next((row.verdict for row in scored if row.verdict and row.action is Action.STOP), None)
+        scored = self._scorer.score(calls, self._counters.turns, self._messages, self._judge)
+        self._open.begin(scored.followed)
         if over is not None:
             self._declare(over)
-        elif offender is not None:
-            self._declare(Stop("doom_loop", offender, offender.message))
-        return [self._answer(row) for row in scored]
+        if scored.fired:
+            self._queue(scored.effects)
+            offender = next((row.verdict for row in scored.calls if row.verdict and row.action is Action.STOP), None)
+            if offender is not None:
+                self._declare(Stop("doom_loop", offender, offender.message))
+        return [self._answer(row) for row in scored.calls]
 
     def _answer(self, row: ScoredCall) -> Decision:
         verdict, observed = row.verdict, row.observed
@@ -409,19 +414,20 @@ class Session:
         self._wake()
         self._close_round()
         self._effects.forget_pending()
-        for detector in list(self._scorer.detectors):
+        for detector in self._scorer.detectors:
             self._scorer.contained(detector, detector.user_turn)
 
     @_contained(_none)
     def compacted(self) -> None:
         """History was summarised: each known call may be asked for once more without being counted."""
         self._close_round()
-        for detector in list(self._scorer.detectors):
+        for detector in self._scorer.detectors:
             self._scorer.contained(detector, detector.compacted)
 
     @_contained(_none)
     def pause(self) -> None:
         """The run waits for a human. Time stands still until it goes on; `end` then says `paused`."""
+        self._asleep = True
         self._clock.pause()
 
     @_contained(_none)
@@ -455,9 +461,13 @@ class Session:
         with self._lock:
             if self._ended is not None:
                 return self._ended
+            ended = self._end_reason(reason, error)
+            if ended == "paused":
+                self._asleep = True
+                self._clock.pause()
             event = self._ended = SessionEnd(
                 **self._event_fields(),
-                reason=self._end_reason(reason, error),
+                reason=ended,
                 verdict=self.verdict,
                 usage=self.usage,
                 model_calls=self.model_calls,
@@ -483,7 +493,7 @@ class Session:
             )
         if error is not None:
             return "cancelled" if isinstance(error, _CANCELLED) else "error"
-        return "paused" if self._clock.paused else "complete"
+        return "paused" if self._asleep else "complete"
 
     def __enter__(self) -> Self:
         return self
@@ -551,6 +561,9 @@ class Session:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
+        if not self._asleep:
+            return
+        self._asleep = False
         self._clock.resume()
         if self._ended is not None and self._ended.reason == "paused":
             self._ended = None
@@ -563,7 +576,7 @@ class Session:
     def _close_round(self) -> None:
         calls = self._open.close()
         if calls:
-            for detector in list(self._scorer.detectors):
+            for detector in self._scorer.detectors:
                 self._scorer.contained(detector, detector.close_round, calls)
 
     def _judge(self, verdict: Verdict, proposed: Action, call: ObservedCall | None) -> tuple[Action, bool]:

@@ -95,19 +95,17 @@ def _expanded(named: Iterable[str]) -> tuple[list[str], int]:
     files: list[str] = []
     failed = 0
     for name in named:
-        path = Path(name)
-        if not path.is_dir():
-            files.append(name)
-            continue
+        found: list[str] | None = None
         try:
-            found = sorted(str(file) for file in path.iterdir() if file.suffix.lower() in _SUFFIXES and file.is_file())
-            problem = "" if found else "holds no *.json or *.jsonl"
-        except OSError as error:
-            found, problem = [], f"cannot be read ({error.strerror})"
-        files.extend(found)
-        if problem:
-            _complain(f"{name}: {problem}")
+            if Path(name).is_dir():
+                within = (file for file in Path(name).iterdir() if file.suffix.lower() in _SUFFIXES)
+                found = sorted(str(file) for file in within if not file.is_dir())
+        except OSError:
+            pass  # read as a file, it says why
+        if found == []:
+            _complain(f"{name}: holds no *.json or *.jsonl")
             failed += 1
+        files.extend([name] if found is None else found)
     return files, failed
 
 

@@ -6,16 +6,13 @@ action. It has no clock and no randomness, so the same transcript always gives t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from loopguard_core._ladder import Ladder
 from loopguard_core._outcome import Outcome
 from loopguard_core._types import Channel
-
-LadderLookup = Callable[[str | None, str | None], Ladder]
-"""`(tool, kind)` to the ladder that applies, for the detector it was made for."""
 
 
 @dataclass(slots=True, eq=False)

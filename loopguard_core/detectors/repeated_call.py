@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import changed
-from loopguard_core.detectors._protocol import Detector, Finding, LadderLookup, ObservedCall
+from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
 
 MAX_IDENTITIES = 96
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
@@ -52,15 +52,15 @@ class RepeatedCall(Detector):
     """Counts the rounds in a row that contain the same call.
 
     Args:
-        ladder: Looks up the ladder for a tool.
+        lowest: The streak from which on findings are reported.
         outcome_aware: Whether a changed outcome ends a streak.
     """
 
     name: ClassVar[str] = "repeated_call"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["repeated_call"]
 
-    def __init__(self, ladder: LadderLookup, *, outcome_aware: bool = True) -> None:
-        self._ladder_for = ladder
+    def __init__(self, lowest: int = 1, *, outcome_aware: bool = True) -> None:
+        self._lowest = lowest
         self._aware = outcome_aware
         self._tools: OrderedDict[str, dict[str, _Streak]] = OrderedDict()
         self._identities = 0
@@ -71,7 +71,7 @@ class RepeatedCall(Detector):
         return f"`{tool}` was requested with the same arguments in {finding.streak} rounds in a row{result}"
 
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
-        """Count the round; every call gets its streak, and a finding where its ladder's lowest rung is crossed."""
+        """Count the round; every call gets its streak, and a finding from the lowest rung on."""
         if len(calls) == 1:  # by far the most common round: no grouping needed
             call = calls[0]
             key = call.tool_key
@@ -101,7 +101,7 @@ class RepeatedCall(Detector):
 
     def _report(self, call: ObservedCall, streak: _Streak) -> Sequence[Finding]:
         call.streak = streak.length
-        if self._ladder_for(call.tool, None).action(streak.length) is None:
+        if streak.length < self._lowest:
             return ()
         evidence = {"rounds": streak.length, "since_round": streak.since}
         return (Finding(streak.length, streak.since, identity=call.identity, evidence=evidence),)
