@@ -63,8 +63,16 @@ def _plain(evidence: Mapping[str, Any]) -> dict[str, Any]:
     return dict(evidence) if len(text) <= _TEXT_LIMIT else {}
 
 
-def fitted(state: dict[str, Any]) -> dict[str, Any]:
-    """The state, cut to `MAX_BYTES`. Our own parts are bounded by construction; a third party's detector may not be."""
+def fitted(state: dict[str, Any], *, bounded: bool) -> dict[str, Any]:
+    """The state, cut to `MAX_BYTES`.
+
+    Args:
+        state: What a session saves.
+        bounded: True if all detectors are our own, whose state is bounded by construction: measuring costs more than
+            saving. A third party's may be of any size or no JSON at all, and goes first.
+    """
+    if bounded:
+        return state
     while _size(state) > MAX_BYTES:
         detectors = state["detectors"]
         largest = max(detectors, key=lambda name: _size(detectors[name]), default=None)

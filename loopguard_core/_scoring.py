@@ -113,6 +113,7 @@ class Scorer:
         self._policy = policy
         self._identifier = identifier
         self.detectors = tuple(detectors)
+        self.own_detectors = all(type(d).__module__.startswith("loopguard_core.") for d in detectors)
         self._faults = faults
         self.perform = perform
         self.key = key

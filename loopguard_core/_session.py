@@ -520,7 +520,8 @@ class Session:
                     "stop": _saved.stop_to_json(self._stop),
                     "flags": [int(self._calls_over_limit), int(self._answer_asked)],
                     "key": self._guard.key_to_save(self._scorer.key),
-                }
+                },
+                bounded=self._scorer.own_detectors,
             )
 
     def restore(self, state: Any) -> None:

@@ -63,11 +63,20 @@ class LoopGuardState(AgentState[Any]):
 
 
 @dataclass(slots=True)
-class _Seen:
-    """When this process last worked on a session: which task, in which invocation of the graph."""
+class _Run:
+    """What this process knows of a session besides the graph's state.
+
+    Attributes:
+        task: The graph's task that last worked on it.
+        control: Belongs to one invocation of the graph; another one means the run was resumed.
+        kept: Whether the graph's state outlives this process, so that the counters must be in it.
+        refused: Text and judged arguments of the calls of the running round that must not run, by id.
+    """
 
     task: str | None
     control: object
+    kept: bool
+    refused: dict[str, list[Any]]
 
 
 class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
@@ -103,7 +112,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self._how = how if exit_behavior is None else {"end": "end", "error": "raise"}[exit_behavior]
         self._escalate_model = escalate_model
         self._strong: dict[str, BaseChatModel] = {}
-        self._seen: WeakKeyDictionary[Session, _Seen] = WeakKeyDictionary()
+        self._runs: WeakKeyDictionary[Session, _Run] = WeakKeyDictionary()
         self.guard.attach(MIDDLEWARE, escalation=escalate_model is not None)
 
     # -- the run -----------------------------------------------------------------------------------------------
@@ -113,8 +122,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         left = self.guard.live((state.get("loopguard_session") or {}).get("id", ""))
         if left is not None:  # its run died without `after_agent`, or was interrupted and is not resumed
             left.end("cancelled")
-        session = self._open(None, None, runtime)
-        update: dict[str, Any] = {"loopguard_session": self._state_of(session, {})}
+        update = self._update(self._open({}, runtime))
         if state.get("loopguard") is not None:
             update["loopguard"] = None
         return update
@@ -163,7 +171,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         refused = self._judge(session, response)
         if session.stop is not None and _open_calls(response):
             return self._finish(session, session.stop, request, _refused_round(response, refused), handler)
-        return self._extended(session, response, refused)
+        return self._extended(session, response)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -189,7 +197,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         await self.guard.adrain()
         if session.stop is not None and _open_calls(response):
             return await self._afinish(session, session.stop, request, _refused_round(response, refused), handler)
-        return self._extended(session, response, refused)
+        return self._extended(session, response)
 
     def _next_call(self, request: ModelRequest[Any]) -> Session:
         """The session, with the results of its last round."""
@@ -247,7 +255,9 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         decisions = session.begin_round(calls)
         for answer in _answers(response):  # calls the model node answers itself, such as invalid structured output
             session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
-        return {call.id: decision for call, decision in zip(calls, decisions, strict=True) if decision.blocked}
+        refused = {c.id: (c, d) for c, d in zip(calls, decisions, strict=True) if d.blocked}
+        self._runs[session].refused = {id_: [d.message, _judged(c.arguments)] for id_, (c, d) in refused.items()}
+        return {id_: decision for id_, (_, decision) in refused.items()}
 
     # -- ending ------------------------------------------------------------------------------------------------
 
@@ -316,24 +326,12 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             session.end()
             raise LoopGuardStop(stop)
         closing = _closing_message(stop, answer)
-        update = {
-            "loopguard": stop.as_dict(),
-            "loopguard_session": self._state_of(session, {}),
-            "jump_to": "end",
-        }
+        update = {**self._update(session), "loopguard": stop.as_dict(), "jump_to": "end"}
         return ExtendedModelResponse(ModelResponse(result=[*last_round, closing]), Command(update=update))
 
-    def _extended(
-        self, session: Session, response: ModelResponse[Any], refused: dict[str, Decision]
-    ) -> ExtendedModelResponse[Any]:
-        message = _assistant_message(response)
-        arguments = {call["id"]: call["args"] for call in message.tool_calls} if message is not None and refused else {}
-        blocked = {
-            call_id: [decision.message, _judged(arguments[call_id])]
-            for call_id, decision in refused.items()
-            if call_id in arguments
-        }
-        return ExtendedModelResponse(response, Command(update={"loopguard_session": self._state_of(session, blocked)}))
+    def _extended(self, session: Session, response: ModelResponse[Any]) -> ExtendedModelResponse[Any]:
+        update = self._update(session) if self._runs[session].kept else None
+        return ExtendedModelResponse(response, None if update is None else Command(update=update))
 
     # -- tools -------------------------------------------------------------------------------------------------
 
@@ -341,10 +339,10 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
         """Turn a refused call away; let any other run, so that an agent inside it finds its outer run."""
-        refusal = _refusal(request)
+        session = self._session(request.state, get_runtime())
+        refusal = _refusal(self._runs[session].refused, request)
         if refusal is not None:
             return refusal
-        session = self._session(request.state, get_runtime())
         try:
             with inside(session):
                 return handler(request)
@@ -356,10 +354,10 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """Like `wrap_tool_call`."""
-        refusal = _refusal(request)
+        session = self._session(request.state, get_runtime())
+        refusal = _refusal(self._runs[session].refused, request)
         if refusal is not None:
             return refusal
-        session = self._session(request.state, get_runtime())
         try:
             with inside(session):
                 return await handler(request)
@@ -374,33 +372,41 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         saved = state.get("loopguard_session") or {}
         info = runtime.execution_info
         task = None if info is None else info.task_id
-        live = self.guard.live(saved.get("id", ""))
-        if live is not None and saved.get("mark") != _mark(live):
-            seen = self._seen.get(live)
-            if seen is None or seen.task != task:  # not a retry of the node that moved it on
-                self.guard.discard(live.id)
-                live = None
-        session = live or self._open(saved.get("id"), saved.get("state"), runtime)
-        seen = self._seen.get(session)
-        if seen is not None and seen.control is not runtime.control:
+        session = self.guard.live(saved.get("id", ""))
+        run = None if session is None else self._runs.get(session)
+        moved_on = session is not None and "mark" in saved and saved["mark"] != _mark(session)
+        if session is not None and moved_on and (run is None or run.task != task):
+            # The graph stands at an earlier point than the session, and not because it retries the same node.
+            self.guard.discard(session.id)
+            session = None
+        if session is None or run is None:
+            return self._open(saved, runtime)
+        if run.control is not runtime.control:
+            run.control = runtime.control
             session.continued()
-        self._seen[session] = _Seen(task, runtime.control)
+        run.task = task
         self._adopt(session)
         return session
 
-    def _open(self, session_id: str | None, state: Any, runtime: Runtime[Any]) -> Session:
+    def _open(self, saved: dict[str, Any], runtime: Runtime[Any]) -> Session:
         info = runtime.execution_info
+        thread_id = None if info is None else info.thread_id
         metadata = get_config().get("metadata") or {}
         session = self.guard.session(
-            session_id,
+            saved.get("id"),
             parent=current_session(),
             agent=metadata.get("lc_agent_name"),
-            state=state,
+            state=saved.get("state"),
             surface=MIDDLEWARE,
             escalation_model=_label(self._escalate_model),
-            framework_run_id=None if info is None else (info.run_id or info.thread_id),
+            framework_run_id=thread_id if info is None or info.run_id is None else info.run_id,
         )
-        self._seen[session] = _Seen(None if info is None else info.task_id, runtime.control)
+        self._runs[session] = _Run(
+            task=None if info is None else info.task_id,
+            control=runtime.control,
+            kept=thread_id is not None,  # there is no checkpointing without a thread
+            refused=saved.get("blocked") or {},
+        )
         self._adopt(session)
         return session
 
@@ -413,8 +419,13 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             if isinstance(handler, LoopGuardCallbackHandler) and handler.guard is self.guard:
                 handler.adopt(callbacks.parent_run_id, session)
 
-    def _state_of(self, session: Session, blocked: dict[str, Any]) -> dict[str, Any]:
-        return {"id": session.id, "mark": _mark(session), "state": session.save(), "blocked": blocked}
+    def _update(self, session: Session) -> dict[str, Any]:
+        """What of the session goes into the graph's state: its id, and all of it where the state is checkpointed."""
+        run = self._runs[session]
+        if not run.kept:
+            return {"loopguard_session": {"id": session.id}}
+        kept = {"id": session.id, "mark": _mark(session), "state": session.save(), "blocked": run.refused}
+        return {"loopguard_session": kept}
 
 
 def _mark(session: Session) -> list[int]:
@@ -478,14 +489,11 @@ def _judged(arguments: Any) -> str:
     return fingerprint("", arguments)
 
 
-def _refusal(request: ToolCallRequest) -> ToolMessage | None:
+def _refusal(refused: dict[str, list[Any]], request: ToolCallRequest) -> ToolMessage | None:
     """The answer to a refused call. If a human changed its arguments since, it is another call and may run."""
     call = request.tool_call
-    saved = (request.state.get("loopguard_session") or {}).get("blocked") or {}
-    if call["id"] not in saved:
-        return None
-    message, judged = saved[call["id"]]
-    if judged != _judged(call["args"]):
+    message, judged = refused.get(call["id"] or "", (None, None))
+    if message is None or judged != _judged(call["args"]):
         return None
     return translate.refusal(call["id"] or "", call["name"], message)
 

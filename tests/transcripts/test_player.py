@@ -1,16 +1,27 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loopguard_core import Action, Detector, DoomLoopDetected, Finding, LoopGuard, Policy, ToolCall, Usage, Verdict
-from loopguard_core import fingerprint, hookimpl
+from loopguard_core import (
+    Action,
+    Detector,
+    DoomLoopDetected,
+    Finding,
+    LoopGuard,
+    ObservedCall,
+    Policy,
+    ToolCall,
+    Usage,
+    Verdict,
+    fingerprint,
+    hookimpl,
+)
 from loopguard_core._ladder import DETECTORS
-from loopguard_core.detectors import ObservedCall
 from loopguard_core.transcripts import (
     AssistantMessage,
     Message,
@@ -85,13 +96,10 @@ def test_healthy_runs_are_neither_blocked_nor_stopped(case: str) -> None:
     assert replayed.ended == "complete"
 
 
-@pytest.mark.parametrize(
-    "case", ["field-f01-poll-build-changing", "report-52-red-green-test-cycle", "own-04-bash-only-progress"]
-)
+@pytest.mark.parametrize("case", ["field-f01-poll-build-changing", "report-52-red-green-test-cycle"])
 def test_with_outcomes_ignored_progress_looks_like_a_loop(case: str) -> None:
-    replayed = play(read_transcript(CASES / f"{case}.json"), guard_for_replay(Policy(preset="openrouter")))
-    fields = {"observe", "block"} if case != "own-04-bash-only-progress" else {"observe"}
-    assert fields <= {action for _, action in actions(replayed)} or replayed.verdicts == ()
+    replayed = play(read_transcript(CASES / f"{case}.json"), guard(preset="openrouter"))
+    assert "block" in {action for _, action in actions(replayed)}
 
 
 def test_a_loop_whose_arguments_shift_is_not_repeated_calls_to_see() -> None:
@@ -201,12 +209,11 @@ class Overrides:
 
 
 class Repeats(Detector):
-    """Looks at rounds only, but with a kind of its own."""
+    """Finds something in every call."""
 
     name = "acme"
 
-    def begin_round(self, calls: Any, number: int) -> list[Finding]:
-        call: ObservedCall
+    def begin_round(self, calls: Sequence[ObservedCall], number: int) -> list[Finding]:
         return [Finding(number, 1, identity=call.identity) for call in calls]
 
 
