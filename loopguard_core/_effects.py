@@ -36,6 +36,11 @@ class Effects:
         self.escalate = False
 
     @property
+    def pending(self) -> bool:
+        """Whether there is anything for the next model call."""
+        return self.escalate or bool(self.steers)
+
+    @property
     def escalations_left(self) -> bool:
         """Whether another model call may be escalated."""
         return self._escalations + self.escalate < self._max_escalations

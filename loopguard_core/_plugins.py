@@ -207,6 +207,11 @@ class Plugins:
         return bool(self._impls["doom_loop_detected"])
 
     @property
+    def may_stop(self) -> bool:
+        """Whether any plugin implements `stop_when`."""
+        return bool(self._impls["stop_when"])
+
+    @property
     def has_loop_key(self) -> bool:
         """Whether any plugin implements `loop_key`."""
         return bool(self._impls["loop_key"])

@@ -114,6 +114,10 @@ class Scorer:
         self._identifier = identifier
         self.detectors = tuple(detectors)
         self.own_detectors = all(type(d).__module__.startswith("loopguard_core.") for d in detectors)
+        self.reads_text = any(
+            type(d).feed_text is not Detector.feed_text or type(d).end_message is not Detector.end_message
+            for d in detectors
+        )
         self._faults = faults
         self.perform = perform
         self.key = key

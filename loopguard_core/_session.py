@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 _CANCELLED = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)
 _VERDICT_FIELDS = dataclasses.fields(Verdict)
+_UNKNOWN = Usage()
 _NOTHING = Directive()
 _UNSCORED = Decision(action=None, streak=0)
 _QUIET = tuple(Decision(action=None, streak=streak) for streak in range(8))
@@ -124,6 +125,7 @@ class Session:
         self._parent = parent
         self._lock = threading.RLock()
         self._limits = guard.policy.limits
+        self._capped = any(value is not None for _, value in self._limits)
         self._scorer = scorer
         self._clock = clock
         self._escalation_model = escalation_model
@@ -208,10 +210,12 @@ class Session:
         self._wake()
         self._clock.touch()
         self._message_state = "open"
-        stop = self._stop or self._inherited_stop() or self._limit_stop() or self._custom_stop()
+        stop = self._due_stop() or self._custom_stop()
         if stop is not None:
             self._declare(stop)
             self._directive = Directive(stop=stop)
+        elif not self._effects.pending:
+            self._directive = _NOTHING
         else:
             escalated = self._effects.escalate and self._escalation_model is not None
             self._directive = Directive(
@@ -247,9 +251,9 @@ class Session:
         """
         if not self._guard.enabled:
             return None
-        used = usage if usage is not None else Usage()
+        used = usage if usage is not None else _UNKNOWN
         directive, self._directive = self._directive, None
-        if directive is not None and directive.stop is None:
+        if directive is not None and directive is not _NOTHING and directive.stop is None:
             self._effects.delivered(directive.steer, escalated=directive.model is not None)
         if self._message_state != "ended":
             self._messages += 1
@@ -257,7 +261,8 @@ class Session:
         self._clock.touch()
         self._counters.model_calls += 1
         self._add(used)
-        self._guard.check_usage(used)
+        if self._limits.tokens is not None or self._limits.cost is not None:
+            self._guard.check_usage(used)
         if self._guard.plugins.observes_model_calls:
             self._guard.plugins.post_model_call(
                 PostModelCall(
@@ -269,7 +274,7 @@ class Session:
                     duration=duration,
                 )
             )
-        return self._stop or self._inherited_stop() or self._limit_stop()
+        return self._due_stop()
 
     async def aafter_model_call(
         self, model: str | None = None, usage: Usage | None = None, duration: float | None = None
@@ -302,7 +307,7 @@ class Session:
         Returns:
             A verdict where a detector fired. Its `abort` says whether to cut the stream.
         """
-        if not self._guard.enabled:
+        if not self._guard.enabled or not self._scorer.reads_text:
             return None
         return self._read(lambda detector: detector.feed_text(delta, channel), channel, self._messages + 1)
 
@@ -318,7 +323,7 @@ class Session:
         """
         self._messages += 1
         self._message_state = "ended"
-        if not self._guard.enabled:
+        if not self._guard.enabled or not self._scorer.reads_text:
             return None
         return self._read(lambda detector: detector.end_message(finish_reason), None, self._messages)
 
@@ -630,13 +635,19 @@ class Session:
             with self._parent._lock:  # noqa: SLF001
                 self._parent._declare(dataclasses.replace(stop, message=_messages.inner_stop(stop.message)))  # noqa: SLF001
 
-    def _inherited_stop(self) -> Stop | None:
-        return next((outer.stop for outer in self._ancestors() if outer.stop is not None), None)
+    def _due_stop(self) -> Stop | None:
+        """Why no further model call may start: a stop of this run or of one around it, or a limit."""
+        if self._stop is not None:
+            return self._stop
+        if self._parent is None and not self._capped:
+            return None
+        return next((outer.stop for outer in self._ancestors() if outer.stop is not None), None) or self._limit_stop()
 
     def _limit_stop(self) -> Stop | None:
         breach = self._counters.breach(self._limits, self.seconds)
         if breach is None and self._calls_over_limit:
-            breach = Breach("max_tool_calls", self._limits.tool_calls, "tool calls", self.tool_calls)
+            limit = next((s._limits.tool_calls for s in (self, *self._ancestors()) if s._limits.tool_calls), None)  # noqa: SLF001
+            breach = Breach("max_tool_calls", limit, "tool calls", self.tool_calls)
         for outer in self._ancestors():
             breach = breach or outer._counters.breach(outer._limits, outer.seconds, turns=False)  # noqa: SLF001
         return None if breach is None else Stop(breach.reason, None, _messages.limit_reached(breach))
@@ -649,5 +660,7 @@ class Session:
         return Stop("max_turns", None, _messages.limit_reached(Breach("max_turns", limit, "turns", self.turns)))
 
     def _custom_stop(self) -> Stop | None:
+        if not self._guard.plugins.may_stop:
+            return None
         reason = self._guard.plugins.stop_when(self)
         return None if reason is None else Stop("custom", None, _messages.custom_stop(reason))

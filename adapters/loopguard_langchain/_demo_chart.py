@@ -14,15 +14,18 @@ from dataclasses import dataclass
 MARKS = ("*", "x", "o")
 """How each curve is drawn. With Unicode the first one is a line."""
 
-LINE = "\u2500\u2500"
-"""What stands for the line in a legend."""
-
 _BRAILLE = 0x2800
 # Bit of each dot in a braille cell, by row from the top and column.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _CELL_ROWS, _CELL_COLUMNS = 4, 2
 
-_ROWS = 12
+# With 13 rows the ticks lie at equal distances, whether there are 2, 3 or 4 of them.
+_ROWS = 13
+# Each in ASCII and in Unicode.
+_SIDE = (("|", "+"), ("\u2502", "\u2524"))
+_CORNER = ("+", "\u2514")
+_FLOOR = ("-", "\u2500")
+
 _NARROWEST, _WIDEST = 30, 80
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -32,7 +35,7 @@ class Curve:
     """One run's curve.
 
     Attributes:
-        name: The run.
+        name: What a legend says about it.
         values: The height after each model call, from the first to the last.
     """
 
@@ -82,7 +85,7 @@ def axes(curves: Sequence[Curve]) -> tuple[Axis, Axis]:
 def text_chart(
     curves: Sequence[Curve], label: Callable[[float, float], str], *, width: int, unicode: bool
 ) -> list[str]:
-    """The curves as lines of text.
+    """The curves as lines of text, with a legend where they leave room for it.
 
     Args:
         curves: What is drawn; a later one lies over an earlier one.
@@ -94,20 +97,36 @@ def text_chart(
     labels = {_row(tick, up): label(tick, up.step) for tick in up.ticks}
     margin = max(map(len, labels.values()))
     columns = min(max(width, _NARROWEST), _WIDEST) - margin - 3
+    marks = [f" {MARKS[index % len(MARKS)]}" for index in range(len(curves))]
     cells = _Cells(columns, across, up)
     for index, curve in enumerate(curves):
         if index == 0 and unicode:
+            marks[0] = 2 * _FLOOR[unicode]
             cells.line(curve)
         else:
-            cells.points(curve, MARKS[index % len(MARKS)])
-    side, tick, corner, floor = ("\u2502", "\u2524", "\u2514", "\u2500") if unicode else ("|", "+", "+", "-")
-    lines = []
-    for row, text in enumerate(cells.rows()):
-        mark = tick if row in labels else side
-        lines.append(f"{labels.get(row, ''):>{margin}} {mark}{text}".rstrip())
-    lines.append(f"{'':>{margin}} {corner}{floor * columns}")
-    lines.append(f"{'':>{margin}}  {_call_labels(across, columns)}")
-    return lines
+            cells.points(curve, marks[index].strip())
+    legend = [f"{mark} {curve.name}" for mark, curve in zip(marks, curves, strict=True)]
+    rows = cells.rows()
+    inside = _with_legend(rows, legend)
+    axis = [f"{labels.get(row, ''):>{margin}} {_SIDE[unicode][row in labels]}" for row in range(_ROWS)]
+    lines = [f"{start}{row}".rstrip() for start, row in zip(axis, inside or rows, strict=True)]
+    indent = " " * margin
+    lines.append(f"{indent} {_CORNER[unicode]}{columns * _FLOOR[unicode]}")
+    lines.append(f"{indent}  {_call_labels(across, columns)}")
+    lines.append(f"{indent}  {'model calls':^{columns}}".rstrip())
+    return lines if inside else [*lines, *(f"{indent} {line}" for line in legend)]
+
+
+def _with_legend(rows: Sequence[str], legend: Sequence[str]) -> list[str] | None:
+    """The picture with the legend in its top left corner; None if a curve is in the way."""
+    width = max(map(len, legend)) + 4
+    first = 1
+    if any(row[:width].strip() or len(row) < width for row in rows[first : first + len(legend)]):
+        return None
+    with_legend = list(rows)
+    for number, line in enumerate(legend, first):
+        with_legend[number] = f"  {line:<{width - 2}}{rows[number][width:]}"
+    return with_legend
 
 
 class _Cells:
@@ -160,17 +179,9 @@ def _row(value: float, up: Axis) -> int:
 
 
 def _call_labels(across: Axis, columns: int) -> str:
-    """The numbers under the axis of the model calls, with its name where there is room."""
     line = [" "] * columns
-    name = " model calls "
     for tick in across.ticks:
         text = f"{tick:.0f}"
         at = min(round(tick / across.top * (columns - 1)), columns - len(text))
         line[at : at + len(text)] = text
-    # Between the last two ticks: a line of its own would say it no better.
-    start, end = (round(tick / across.top * (columns - 1)) for tick in across.ticks[-2:])
-    at = start + (end - start - len(name)) // 2 + 1
-    if all(char == " " for char in line[at : at + len(name)]) and at > 0:
-        line[at : at + len(name)] = name
-        return "".join(line).rstrip()
-    return f"{''.join(line)}\n{name.strip():>{columns}}"
+    return "".join(line).rstrip()

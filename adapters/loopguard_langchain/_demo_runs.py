@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,6 +83,10 @@ SCENARIOS = (
         persona=gives_up_when_refused(TOOL, _ARGUMENTS, _GIVES_UP),
     ),
 )
+
+
+REAL_SCENARIOS = (SCENARIOS[0], replace(SCENARIOS[1], name="guarded", title="Guarded"))
+"""The runs with a model that behaves as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +199,7 @@ def run_agent(scenario: Scenario, model: BaseChatModel, watcher: Watcher) -> Run
     agent: Any = create_agent(
         model, tools=[fetch_invoice], system_prompt=_SYSTEM, middleware=[LoopGuardMiddleware(guard)]
     )
-    state = agent.invoke(
-        {"messages": [{"role": "user", "content": _QUESTION}]}, {"recursion_limit": _RECURSION_LIMIT}
-    )
+    state = agent.invoke({"messages": [{"role": "user", "content": _QUESTION}]}, {"recursion_limit": _RECURSION_LIMIT})
     messages = state["messages"]
     return Run(
         name=scenario.name,

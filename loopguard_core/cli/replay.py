@@ -226,8 +226,9 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("round", "message", "streak"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("action", "detector", "tool or text"):
-        table.add_column(name, overflow="fold")
+    for name in ("action", "detector"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("tool or text", overflow="fold")
     for row in rows:
         first, last = row.first, row.last
         table.add_row(

@@ -108,7 +108,6 @@ class _Player:
             self.rounds += 1
             decisions = session.begin_round(message.calls)
             self._take(decision.verdict for decision in decisions if not decision.duplicate)
-        self._note_stop()
 
     def _feed(self, text: str, channel: Channel) -> None:
         for start in range(0, len(text), _PIECE):
@@ -116,6 +115,7 @@ class _Player:
 
     def _take(self, verdicts: Iterable[Verdict | None]) -> None:
         self.verdicts.extend(verdict for verdict in verdicts if verdict is not None)
+        self._note_stop()
 
     def _note_stop(self) -> None:
         if self.stop_round is None and self._session.stop is not None:

@@ -172,7 +172,10 @@ class _Unanswered:
 
     def take(self, call_id: str | None, name: str | None) -> str | None:
         """The id of the call a result answers: the one it names, else the next of that tool, else the next."""
-        queues = [("name", name or ""), ("any", "")] if call_id is None else [("id", call_id)]
+        if call_id is not None:
+            queues = [("id", call_id)]
+        else:
+            queues = [("any", "")] if name is None else [("name", name), ("any", "")]
         for queue in (self._queues.get(key, deque()) for key in queues):
             while queue:
                 place = queue.popleft()

@@ -170,7 +170,7 @@ def test_the_old_function_call_and_its_result_belong_together() -> None:
 
 def test_a_result_without_id_answers_the_next_unanswered_call() -> None:
     messages = [
-        asks(call("a", call_id="1"), call("b", call_id="2"), call("c")),
+        asks(call("a", call_id="1"), call("b", call_id="2"), call("")),
         {"role": "tool", "tool_call_id": "2", "content": "of b"},
         {"role": "tool", "content": "of a"},
         {"role": "tool", "content": "of c"},

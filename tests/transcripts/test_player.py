@@ -9,15 +9,16 @@ import pytest
 
 from loopguard_core import (
     Action,
+    Channel,
     Detector,
     DoomLoopDetected,
     Finding,
     LoopGuard,
     ObservedCall,
     Policy,
+    PostModelCall,
     ToolCall,
     Usage,
-    Verdict,
     fingerprint,
     hookimpl,
 )
@@ -240,52 +241,71 @@ def test_detectors_of_plugins_are_heard() -> None:
 # -- text ------------------------------------------------------------------------------------------------------
 
 
-class Heard:
-    """A session that notes what it is asked, and finds something in the text."""
+class Listens(Detector):
+    """Notes what it is asked, and fires at each `!`, as a detector of text would."""
 
-    stop = None
+    name = "acme"
 
+    def __init__(self, log: list[tuple[str, Any]]) -> None:
+        self._log = log
+        self._fired = 0
+
+    def feed_text(self, delta: str, channel: Channel) -> Finding | None:
+        self._log.append((channel, delta))
+        if "!" not in delta:
+            return None
+        self._fired += 1
+        return Finding(self._fired, 1, char=delta.index("!"))
+
+    def end_message(self, finish_reason: str | None) -> Finding | None:
+        self._log.append(("end", finish_reason))
+        return None
+
+    def begin_round(self, calls: Sequence[ObservedCall], number: int) -> list[Finding]:
+        self._log.append(("round", number))
+        return []
+
+    def close_round(self, calls: Sequence[ObservedCall]) -> None:
+        self._log.append(("close", [call.outcome is not None for call in calls]))
+
+
+class Tells:
     def __init__(self) -> None:
         self.log: list[tuple[str, Any]] = []
 
-    def before_model_call(self, model: str | None) -> None:
-        self.log.append(("before", model))
+    @hookimpl
+    def detectors(self, policy: Policy) -> list[Detector]:
+        return [Listens(self.log)]
 
-    def feed_text(self, delta: str, channel: str) -> Verdict | None:
-        self.log.append((channel, delta))
-        return Verdict("text_repetition", Action.STEER, 1, channel="content", char=4) if "!" in delta else None
-
-    def end_message(self, finish_reason: str | None) -> Verdict | None:
-        self.log.append(("end", finish_reason))
-        return Verdict("repeated_message", Action.OBSERVE, 2)
-
-    def after_model_call(self, model: str | None, usage: Usage | None) -> None:
-        self.log.append(("after", usage))
-
-    def begin_round(self, calls: Any) -> list[Any]:
-        self.log.append(("round", len(calls)))
-        return []
-
-    def end(self) -> Any:
-        return type("End", (), {"reason": "complete"})
+    @hookimpl
+    def post_model_call(self, event: PostModelCall) -> None:
+        self.log.append(("after", (event.model, event.usage)))
 
 
-class Guard:
-    def __init__(self, session: Heard) -> None:
-        self._session = session
-
-    def session(self, framework_run_id: str | None) -> Heard:
-        return self._session
+def listening(plugin: Tells) -> LoopGuard:
+    return LoopGuard(Policy(detectors={**ALONE, "acme": {"ladder": {"steer": 1, "stop": 2}}}), plugins=[plugin])
 
 
-def test_reasoning_then_content_go_through_as_a_stream_in_the_documented_order() -> None:
-    session = Heard()
-    usage = Usage(input_tokens=1)
-    message = AssistantMessage("con!" + "t" * 300, "why", (ToolCall("1", "t"),), "tool_calls", usage, "m")
-    replayed = said(message, guard=Guard(session))  # type: ignore[arg-type]  # the only way to see the order
-    kinds = [kind for kind, _ in session.log]
-    assert kinds == ["before", "reasoning", "content", "content", "end", "after", "round"]
-    assert "".join(text for kind, text in session.log if kind == "content") == message.content
-    assert session.log[0] == ("before", "m")
-    assert session.log[-3:] == [("end", "tool_calls"), ("after", usage), ("round", 1)]
-    assert [verdict.detector for verdict in replayed.verdicts] == ["text_repetition", "repeated_message"]
+def test_a_response_is_played_in_the_documented_order() -> None:
+    plugin, usage = Tells(), Usage(input_tokens=1)
+    message = AssistantMessage("c" * 300, "why", (ToolCall("1", "t"),), "tool_calls", usage, "m")
+    said(message, ToolResult("1", "x"), AssistantMessage(calls=(ToolCall("2", "t"),)), guard=listening(plugin))
+    kinds = [kind for kind, _ in plugin.log]
+    assert kinds == ["reasoning", "content", "content", "end", "after", "round", "end", "after", "close", "round"]
+    assert "".join(text for kind, text in plugin.log if kind == "content") == message.content
+    assert plugin.log[3:5] == [("end", "tool_calls"), ("after", ("m", usage))]
+    assert plugin.log[8] == ("close", [True])
+
+
+def test_a_verdict_on_text_belongs_to_the_last_round_and_its_own_message() -> None:
+    replayed = said(*rounds(1), AssistantMessage("ab!", calls=(ToolCall("2", "other"),)), guard=listening(Tells()))
+    (verdict,) = replayed.verdicts
+    assert (verdict.round, verdict.message_index, verdict.channel, verdict.char) == (1, 2, "content", 2)
+    assert (verdict.tool, verdict.fingerprint, replayed.ended) == (None, None, "complete")
+
+
+def test_text_goes_on_being_read_past_its_own_stop() -> None:
+    text = "".join(f"{'x' * 255}!" for _ in range(3))
+    replayed = said(*rounds(1), AssistantMessage(text, calls=(ToolCall("2", "other"),)), guard=listening(Tells()))
+    assert actions(replayed) == [(1, "steer"), (1, "stop"), (1, "stop")]
+    assert (replayed.ended, replayed.stop_round) == ("doom_loop", 1)
