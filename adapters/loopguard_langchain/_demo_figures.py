@@ -69,13 +69,13 @@ class Measure:
 
 
 def saved(runs: Sequence[Run]) -> str:
-    """What detection saved, in one sentence or two.
+    """What detection saved, in one sentence.
 
     Args:
-        runs: The unguarded one first; the next one is what it is compared with.
+        runs: The unguarded one first, then the one it is compared with.
     """
     measure = Measure(runs)
-    unguarded, guarded, *others = runs
+    unguarded, guarded = runs[:2]
     whole = measure.amount(unguarded.total)
     if not whole:
         return "Neither run reported what it cost, so nothing can be said about savings."
@@ -84,8 +84,7 @@ def saved(runs: Sequence[Run]) -> str:
     start = f"Guarded, the run {verb} {_percent(share)} of the unguarded one"
     if share > _LITTLE_SAVED:
         return f"{start}: this model ended it in {calls(unguarded)} anyway, so there was nothing to save."
-    rest = "".join(f", and {_percent(measure.amount(run.total) / whole)} when the model gives up" for run in others)
-    return f"{start} ({measure.text(guarded)} instead of {measure.text(unguarded)}){rest}."
+    return f"{start}: {measure.text(guarded)} instead of {measure.text(unguarded)}."
 
 
 def as_json(runs: Sequence[Run], model: str) -> dict[str, Any]:
@@ -98,6 +97,7 @@ def as_json(runs: Sequence[Run], model: str) -> dict[str, Any]:
             "model_calls": run.model_calls,
             "tokens": run.total.tokens,
             "cost": _number(run.total.cost),
+            "events": [{"action": event.action.value, "streak": event.streak} for event in run.events],
             "ended": run.ended,
             "answer": run.answer,
             "curve": [{"tokens": spent.tokens, "cost": _number(spent.cost)} for spent in run.curve],

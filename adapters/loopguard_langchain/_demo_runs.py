@@ -30,7 +30,7 @@ PRICE = (Decimal(3), Decimal(15))
 TOOL = "fetch_invoice"
 _ARGUMENTS = {"invoice_id": "INV-2291"}
 _TIMED_OUT = (
-    "Error: 504 Gateway Timeout. GET /v2/invoices/INV-2291: the billing service gave no answer within 30 seconds. "
+    "Error: 504 Gateway Timeout. GET /v2/invoices/{}: the billing service gave no answer within 30 seconds. "
     "The invoice was not read. Upstream: billing-read-3, attempt 1 of 1, circuit closed."
 )
 _SYSTEM = (
@@ -40,7 +40,7 @@ _SYSTEM = (
     "the invoice says otherwise. Answer in one short paragraph, without headings and without lists."
 )
 _QUESTION = "Invoice INV-2291 is due today. Read it and prepare the payment."
-_GIVES_UP = "I could not read INV-2291: the billing service times out. Nothing is paid."
+_GIVES_UP = "I could not read INV-2291: billing times out. I paid nothing."
 
 # A graph step is far above what the capped runs need: it only ends the demo, should the cap ever fail.
 _RECURSION_LIMIT = 10 * TURNS
@@ -105,6 +105,7 @@ class Run:
         name: The scenario's.
         attempts: Tool calls the model asked for.
         executions: Tool calls that really ran.
+        events: What was detected.
         ended: `SessionEnd.reason`.
         answer: The last message of the conversation.
         curve: What was spent after each model call, from the first to the last.
@@ -113,6 +114,7 @@ class Run:
     name: str
     attempts: int
     executions: int
+    events: tuple[DoomLoopDetected, ...]
     ended: str
     answer: str
     curve: tuple[Spent, ...]
@@ -189,13 +191,17 @@ def run_agent(scenario: Scenario, model: BaseChatModel, watcher: Watcher) -> Run
         nonlocal executions
         executions += 1
         watcher.executed()
-        return _TIMED_OUT
+        return _TIMED_OUT.format(invoice_id)
 
     calls: list[PostModelCall] = []
+    events: list[DoomLoopDetected] = []
+
+    def detected(event: DoomLoopDetected) -> None:
+        events.append(event)
+        watcher.loop(event)
+
     with _expected_warning(wanted=not scenario.detection):
-        guard = LoopGuard(
-            _policy(scenario.detection), on_loop=watcher.loop, on_end=watcher.end, on_model_call=calls.append
-        )
+        guard = LoopGuard(_policy(scenario.detection), on_loop=detected, on_end=watcher.end, on_model_call=calls.append)
     agent: Any = create_agent(
         model, tools=[fetch_invoice], system_prompt=_SYSTEM, middleware=[LoopGuardMiddleware(guard)]
     )
@@ -205,6 +211,7 @@ def run_agent(scenario: Scenario, model: BaseChatModel, watcher: Watcher) -> Run
         name=scenario.name,
         attempts=sum(len(message.tool_calls) for message in messages if isinstance(message, AIMessage)),
         executions=executions,
+        events=tuple(events),
         ended=guard.last_end.reason if guard.last_end is not None else "error",
         answer=messages[-1].text,
         curve=tuple(Spent(call.total.total_tokens, call.total.cost) for call in calls),

@@ -15,11 +15,10 @@ _LEGEND_TOP, _LEGEND_STEP, _SAMPLE = 62, 22, 34
 _STYLE = """\
   .paper { fill: #ffffff } text { fill: #24292f; font: 14px system-ui, sans-serif } .title { font-weight: 600 }
   .grid { stroke: #d0d7de } .axis { stroke: #57606a } .curve { fill: none; stroke-width: 2.5 }
-  .c0 { --ink: #cf222e } .c1 { --ink: #9a6700 } .c2 { --ink: #0969da }
-  .curve { stroke: var(--ink) } .mark { fill: var(--ink) }
+  .c0 .curve { stroke: #cf222e } .c1 .curve { stroke: #9a6700 } .c2 .curve { stroke: #0969da } .disc { fill: #0969da }
   @media (prefers-color-scheme: dark) {
     .paper { fill: #0d1117 } text { fill: #e6edf3 } .grid { stroke: #30363d } .axis { stroke: #8b949e }
-    .c0 { --ink: #ff7b72 } .c1 { --ink: #e3b341 } .c2 { --ink: #79c0ff }
+    .c0 .curve { stroke: #ff7b72 } .c1 .curve { stroke: #e3b341 } .c2 .curve { stroke: #79c0ff } .disc { fill: #79c0ff }
   }"""
 
 
@@ -61,10 +60,14 @@ def _grid(across: Axis, up: Axis, label: Callable[[float, float], str], unit: st
     parts = []
     for tick in up.ticks:
         y = _y(tick, up)
-        parts.append(f'<path class="{"grid" if tick else "axis"}" d="M{_LEFT},{y:.1f} H{_RIGHT}"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y + 5:.1f}" text-anchor="end">{escape(label(tick, up.step))}</text>')
-    for tick in across.ticks:
-        parts.append(f'<text x="{_x(tick, across):.1f}" y="{_BOTTOM + 21}" text-anchor="middle">{tick:.0f}</text>')
+        parts += [
+            f'<path class="{"grid" if tick else "axis"}" d="M{_LEFT},{y:.1f} H{_RIGHT}"/>',
+            f'<text x="{_LEFT - 8}" y="{y + 5:.1f}" text-anchor="end">{escape(label(tick, up.step))}</text>',
+        ]
+    parts += [
+        f'<text x="{_x(tick, across):.1f}" y="{_BOTTOM + 21}" text-anchor="middle">{tick:.0f}</text>'
+        for tick in across.ticks
+    ]
     middle = (_LEFT + _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{_BOTTOM + 42}" text-anchor="middle">model calls</text>')
     height = (_TOP + _BOTTOM) / 2
@@ -78,7 +81,7 @@ def _mark(index: int, x: float, y: float) -> str:
         return ""
     if index % 2:
         return f'<path class="curve" d="M{x - 5:.1f},{y - 5:.1f} l10,10 m0,-10 l-10,10"/>'
-    return f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
+    return f'<circle class="disc" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
 
 
 def _x(call: float, across: Axis) -> float:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from loopguard_core import Action, DoomLoopDetected, SessionEnd
 from loopguard_langchain._demo_chart import text_chart
-from loopguard_langchain._demo_figures import Measure, calls, count, money, saved
+from loopguard_langchain._demo_figures import Measure, count, money, saved
 from loopguard_langchain._demo_runs import TOOL, Run, Scenario
 
 _NOTES = {
@@ -95,6 +95,7 @@ class Story:
         measure = Measure(runs)
         self._console.print()
         self._console.print(_table(runs))
+        self._console.print()
         self._line(f"{measure.unit} spent after each model call", "bold")
         width = self._console.width
         for line in text_chart(measure.curves(runs), measure.tick, width=width, unicode=self._unicode):

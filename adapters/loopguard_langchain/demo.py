@@ -69,7 +69,7 @@ def command(argv: Sequence[str]) -> int:
     except _Failed as error:
         return _complain(str(error))
     if story is None:
-        print(json.dumps(as_json(runs, args.model or "scripted"), indent=2))
+        print(json.dumps(as_json(runs, args.model or "scripted")))
     else:
         story.conclude(runs, written)
     return _OK

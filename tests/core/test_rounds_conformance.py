@@ -15,6 +15,7 @@ REFERENCE = pathlib.Path(__file__).parents[1] / "data" / "conformance" / "rounds
 # Not `splitlines`: the texts hold other line separators.
 SCENARIOS = [json.loads(line) for line in REFERENCE.read_text(encoding="utf-8").strip().split("\n")]
 
+
 def guard_for(scenario: dict[str, Any]) -> LoopGuard:
     return LoopGuard({"preset": "openrouter", "ladder": scenario["ladder"] or {}})
 

@@ -1,0 +1,54 @@
+"""Checks over versions of Python and of the SDKs. `nox -l` lists them; `.ci/run` is what must pass before a change lands."""
+
+import nox
+
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.sessions = ["lint", "types", "core", "tests"]
+nox.options.error_on_external_run = True
+
+PYTHONS = ["3.11", "3.12", "3.13"]
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Everything, on the newest versions the requirements allow."""
+    session.install(".[test]")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(venv_backend="uv", python=PYTHONS[0])
+def lowest(session: nox.Session) -> None:
+    """Everything, on the oldest versions the requirements allow."""
+    session.install(".[test]", "--resolution=lowest-direct")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def core(session: nox.Session) -> None:
+    """The core without any extra: nothing in it may need an SDK."""
+    session.install(".", "pytest>=8.2,<10", "pytest-asyncio>=0.24,<2", "hypothesis>=6.100,<7", "rfc8785>=0.1.4,<0.2")
+    session.run("pytest", "tests/core", "tests/cli", "tests/transcripts", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, and the one import rule."""
+    session.install("-e", ".[dev]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Types, strictly."""
+    session.install("-e", ".[dev]")
+    session.run("mypy")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The figures of `docs/benchmarks.md`."""
+    session.install(".[demo]")
+    session.run("python", "benchmarks/core.py", *session.posargs)
+    session.run("python", "benchmarks/langchain_round.py")
