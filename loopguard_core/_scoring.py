@@ -97,7 +97,7 @@ class Scorer:
         identifier: Works out identities.
         detectors: In the order that breaks ties.
         faults: Where a detector that raises is noted; it is left out from then on.
-        perform: Cuts an action to what the surface can do.
+        can_do: Cuts an action to what the surface can do.
         key: Keys fingerprints that leave the process; None for plain ones.
     """
 
@@ -107,7 +107,7 @@ class Scorer:
         identifier: Identifier,
         detectors: Sequence[Detector],
         faults: Faults,
-        perform: Callable[[Action], Action],
+        can_do: Callable[[Action], Action],
         key: bytes | None,
     ) -> None:
         self._policy = policy
@@ -119,7 +119,7 @@ class Scorer:
             for d in detectors
         )
         self._faults = faults
-        self.perform = perform
+        self._can_do = can_do
         self.key = key
 
     def score(self, calls: Sequence[ToolCall], number: int, message_index: int, judge: Judge) -> ScoredRound:
@@ -172,6 +172,10 @@ class Scorer:
                     best[call.identity] = _Best(action, detector, finding, ladder)
         return best
 
+    def perform(self, action: Action, handoff: bool = False) -> Action:
+        """The action, or the next weaker one that can be done here; a call that hands over cannot be refused."""
+        return self._can_do(Action.STEER if handoff and action is Action.BLOCK else action)
+
     def read(
         self,
         step: Callable[[Detector], Finding | None],
@@ -204,11 +208,12 @@ class Scorer:
         channel: Channel | None = None,
     ) -> tuple[Verdict, list[Effect]]:
         finding, name, shadow = best.finding, best.detector.name, self._policy.shadow
+        handoff = call is not None and call.handoff
         tool = None if call is None else display_name(call.tool)
         fact = best.detector.describe(finding, tool)
         proposed = Verdict(
             detector=name,
-            action=Action.OBSERVE if shadow else self.perform(best.action),
+            action=Action.OBSERVE if shadow else self.perform(best.action, handoff),
             streak=finding.streak,
             fingerprint=None if call is None else self._identifier.fingerprint(call, self.key),
             tool=tool,
@@ -226,7 +231,7 @@ class Scorer:
             return proposed, []
         verdict = proposed if taken is proposed.action else _worded(replace(proposed, action=taken), fact)
         rungs = (taken,) if overridden else best.ladder.crossed(finding.streak)
-        wanted = {self.perform(rung) for rung in rungs}
+        wanted = {self.perform(rung, handoff) for rung in rungs}
         about = finding.identity or name
         effects = [
             Effect(rung, name, about, finding.since, _messages.steered(fact))

@@ -595,7 +595,9 @@ class Session:
             proposed=proposed,
             arguments=call.arguments if call is not None and policy.privacy.include_arguments else None,
         )
-        told, overridden = self._guard.plugins.doom_loop_detected(event, self._scorer.perform)
+        handoff = call is not None and call.handoff
+        perform = functools.partial(self._scorer.perform, handoff=handoff)
+        told, overridden = self._guard.plugins.doom_loop_detected(event, perform)
         return told.action, overridden
 
     def _event_fields(self) -> dict[str, Any]:

@@ -46,11 +46,13 @@ class ToolCall:
         id: The provider's call id; results are recorded under it.
         name: The tool's name. It comes from the model and may name no tool at all.
         arguments: The parsed arguments, or the raw text where it is not valid JSON.
+        handoff: True if the call hands over to another agent. SDKs cannot refuse such a call: it is steered instead.
     """
 
     id: str
     name: str
     arguments: Any = None
+    handoff: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def saved(runs: Sequence[Run]) -> str:
     share = measure.amount(guarded.total) / whole
     start = f"Guarded, the run {verb} {_percent(share)} of the unguarded one"
     if share > _LITTLE_SAVED:
-        return f"{start}: this model ended it in {calls(unguarded)} anyway, so there was nothing to save."
+        return f"{start}: there was nothing to save."
     return f"{start}: {measure.text(guarded)} instead of {measure.text(unguarded)}."
 
 

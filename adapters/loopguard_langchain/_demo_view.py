@@ -79,7 +79,9 @@ class Story:
     def end(self, event: SessionEnd) -> None:
         """The run is over."""
         ran = "once" if event.tool_calls == 1 else f"{event.tool_calls} times"
-        self._event(f"SessionEnd: {event.reason}", f"the tool ran {ran}, {money(event.usage.cost)}", "bold")
+        usage = event.usage
+        spent = money(usage.cost) if usage.cost is not None else f"{count(usage.total_tokens)} tokens"
+        self._event(f"SessionEnd: {event.reason}", f"the tool ran {ran}, {spent}", "bold")
 
     def answer(self, run: Run) -> None:
         """The last message of a run, in one line."""

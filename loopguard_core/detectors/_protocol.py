@@ -26,6 +26,7 @@ class ObservedCall:
         identity: Hash of tool name and loop key; equal identities are the same call.
         arguments: The parsed arguments, or the raw text where they are not JSON.
         text: Tool name, newline and canonical loop key: what `identity` is the hash of.
+        handoff: True if the call hands over to another agent.
         outcome: Set when the round is closed; None if no result was recorded.
         streak: Rounds in a row that contain this identity; set by `repeated_call`.
     """
@@ -36,6 +37,7 @@ class ObservedCall:
     identity: str
     arguments: Any = None
     text: str = ""
+    handoff: bool = False
     outcome: Outcome | None = None
     streak: int = 1
 
