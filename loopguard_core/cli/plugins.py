@@ -6,7 +6,6 @@ import argparse
 import inspect
 from importlib.metadata import EntryPoint, entry_points
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -14,6 +13,7 @@ from loopguard_core._errors import PluginError
 from loopguard_core._faults import Faults
 from loopguard_core._plugins import ENTRY_POINT_GROUP, Plugins
 from loopguard_core._policy_file import resolve_policy
+from loopguard_core.cli._console import Terminal
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the table; with `--check`, status 1 if one of them cannot be used."""
     named = resolve_policy(args.policy).plugins
     installed = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    console = Console()
+    console = Terminal()
     if not installed and not named:
         console.print("No plugins are installed. A package offers one through the entry-point group `loopguard`.")
         return 0

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from loopguard_core._errors import PolicyError
 from loopguard_core._policy import Policy
 from loopguard_core._policy_file import apply_environment, find_policy, load_policy, read_policy_file, resolve_policy
+from loopguard_core.cli._console import Terminal
 from loopguard_core.cli._policy_format import as_json, as_toml, print_table
 
 OK, HAZARDS, ERRORS = 0, 1, 2
@@ -55,7 +55,7 @@ def check_command(args: argparse.Namespace) -> int:
         return _report(error)
     hazards = policy.hazards()
     # Not wrapped: a line is a finding, for grep as for people.
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    console = Terminal(file=sys.stdout, highlight=False, soft_wrap=True)
     for hazard in hazards:
         console.print(Text.assemble(("hazard: ", "yellow"), hazard))
     if not policy.enabled:
@@ -76,7 +76,7 @@ def show_command(args: argparse.Namespace) -> int:
     except PolicyError as error:
         return _report(error)
     if args.format == "table":
-        print_table(Console(file=sys.stdout, highlight=False), policy, source)
+        print_table(Terminal(file=sys.stdout, highlight=False), policy, source)
     else:
         print((as_json if args.format == "json" else as_toml)(policy, source))
     return OK
@@ -104,7 +104,7 @@ def _policy(file: str | None, *, preset: str | None) -> tuple[Policy, str]:
 
 
 def _report(error: PolicyError) -> int:
-    console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    console = Terminal(file=sys.stderr, highlight=False, soft_wrap=True)
     for line in str(error).splitlines():
         console.print(Text.assemble(("error: ", "bold red"), line))
     return ERRORS

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -20,6 +19,7 @@ from rich.text import Text
 from loopguard_core._policy import Policy
 from loopguard_core._policy_file import load_policy, read_policy_file, resolve_policy
 from loopguard_core._types import Action, Verdict
+from loopguard_core.cli._console import Terminal
 from loopguard_core.transcripts import Replayed, TranscriptError, guard_for_replay, play, read_transcript
 
 OK, UNREADABLE = 0, 2
@@ -120,7 +120,7 @@ def _watched(files: Sequence[str], *, hidden: bool) -> Iterator[str]:
         return
     columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # Standard output is left alone: rich would send it to standard error.
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
+    with Progress(*columns, console=Terminal(stderr=True), transient=True, redirect_stdout=False) as progress:
         yield from progress.track(files)
 
 
@@ -178,7 +178,7 @@ class _Tables:
 
     def close(self, failed: int) -> None:
         """Write everything."""
-        console = Console(file=sys.stdout, highlight=False)
+        console = Terminal(file=sys.stdout, highlight=False)
         for block in self._blocks:
             console.print(block, soft_wrap=isinstance(block, Text))
         console.print(self._summary(failed), soft_wrap=True)
