@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from loopguard_langchain import LoopGuardMiddleware
 from pydantic import SecretStr
 
 from loopguard_core import DoomLoopDetected, LoopGuard, Policy, PostModelCall, SessionEnd
 from loopguard_core.testing import ScriptedServer, gives_up_when_refused
-from loopguard_langchain import LoopGuardMiddleware
 
 
 @tool
@@ -71,6 +71,7 @@ def scripted_endpoint() -> Iterator[str]:
     persona = gives_up_when_refused(
         "fetch_invoice", {"invoice_id": "INV-2291"}, "I could not read INV-2291: the billing service times out."
     )
+    os.environ["NO_PROXY"] = "127.0.0.1"  # loopback is not to go through a proxy
     with ScriptedServer(persona) as server:
         yield server.base_url
 

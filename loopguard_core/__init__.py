@@ -12,6 +12,7 @@ from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._fingerprint import fingerprint
 from loopguard_core._guard import LoopGuard, PolicyLike, as_guard
 from loopguard_core._hookspec import hookimpl
+from loopguard_core._ladder import Ladder
 from loopguard_core._policy import Policy
 from loopguard_core._session import Session
 from loopguard_core._surface import Surface
@@ -30,6 +31,7 @@ __all__ = [
     "DoomLoopDetected",
     "EndReason",
     "Finding",
+    "Ladder",
     "LoopGuard",
     "LoopGuardError",
     "LoopGuardStop",

@@ -337,8 +337,8 @@ def test_a_forked_thread_with_changed_history_goes_on_counting(way):
     result = run(agent, None, way, fork)
 
     assert_stopped(result)
-    # The second result was made news, so the third request is the first of its streak.
-    assert seen.ends[-1].turns == 8
+    # The second result was made news, and the third is news against it: the fourth request is the first of its streak.
+    assert seen.ends[-1].turns == 9
 
 
 # -- second turns ----------------------------------------------------------------------------------------------------
