@@ -1,0 +1,446 @@
+"""Scripts about what is done: limits, rungs, stopping, plugins, nesting, pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from loopguard_core._events import DoomLoopDetected
+from loopguard_core._hookspec import hookimpl
+from loopguard_core._types import Action
+from loopguard_core.testing.conformance._personas import DONE, QUERY, call, deaf, for_rounds, user_text
+from loopguard_core.testing.conformance._record import Record
+from loopguard_core.testing.conformance._script import STRONG, Expected, Script
+from loopguard_core.testing.conformance._scripts_loops import counting, full_ladder, timeout
+from loopguard_core.testing.personas import MARK, ChatRequest, Reply
+
+PRICE = (Decimal(10), Decimal(30))
+
+
+def _turns(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == 40
+    assert len(record.requests) == 40
+    assert record.end.reason == "max_turns"
+    assert record.end.verdict is None
+    assert record.end.turns == 40
+
+
+def _tool_calls(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == 3, "of the second round's two calls the first runs, the second is refused"
+    assert record.end.reason == "max_tool_calls"
+    assert len(record.requests) == 2
+
+
+def _tokens(record: Record, expected: Expected) -> None:
+    spent, calls = 0, 0
+    for event in record.recorder.model_calls:
+        assert spent < 3_000, "a model call started after the limit was reached"
+        spent += (event.usage.input_tokens or 0) + (event.usage.output_tokens or 0)
+        calls += 1
+    assert spent >= 3_000
+    assert len(record.requests) == calls
+    assert record.end.reason == "max_tokens"
+
+
+def _cost(record: Record, expected: Expected) -> None:
+    spent = Decimal(0)
+    for event in record.recorder.model_calls:
+        assert spent < Decimal("0.02"), "a model call started after the limit was reached"
+        assert event.usage.cost is not None, "the provider reported a cost"
+        spent += event.usage.cost
+    assert spent >= Decimal("0.02")
+    assert len(record.requests) == len(record.recorder.model_calls)
+    assert record.end.reason == "max_cost"
+    assert record.end.usage.cost == spent
+
+
+def _steer(record: Record, expected: Expected) -> None:
+    counts = [len(record.told(number, "user")) for number in range(1, len(record.requests) + 1)]
+    assert counts == [0, 0, 1, 0, 0], f"told once, before the model call after round 2: {counts}"
+    last = record.requests[2]["messages"][-1]
+    assert MARK in str(last.get("content")), "it comes after everything the model has seen"
+    assert record.end.reason == "complete"
+    assert record.ran("fetch") == 4, "steering refuses nothing"
+
+
+def _steer_where_blocked(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == 2
+    counts = [len(record.told(number, "user")) for number in range(1, len(record.requests) + 1)]
+    assert sum(counts) == 1
+    assert counts[3] == 1, "the model call after the refused round carries the steer too"
+    assert record.told(4, "tool")
+
+
+def _escalate(record: Record, expected: Expected) -> None:
+    models = [request["model"] for request in record.requests]
+    assert [model == STRONG for model in models] == [False, False, True, False, False]
+    assert record.end.reason == "complete"
+
+
+def _strong_model_fails(record: Record, expected: Expected) -> None:
+    answered = [request["model"] for request in record.requests]
+    assert STRONG in answered
+    assert record.turns[0].error is None
+    assert record.turns[0].text == DONE
+    assert record.end.reason == "complete"
+
+
+def _fails_when_strong(request: ChatRequest) -> Reply:
+    if request.raw.get("model") == STRONG:
+        return Reply(status=400, error={"message": "no such model", "code": "model_not_found"})
+    return for_rounds(4, lambda n: (call(),))(request)
+
+
+def _end(record: Record, expected: Expected) -> None:
+    turn = record.turns[0]
+    assert turn.error is None
+    assert turn.text is not None
+    assert MARK in turn.text
+    assert len(record.requests) == 6
+
+
+def _answer(record: Record, expected: Expected) -> None:
+    turn = record.turns[0]
+    assert turn.error is None
+    assert turn.text == DONE, "the model's own words"
+    assert len(record.requests) == 7
+    last = record.requests[-1]
+    assert not last.get("tools") or last.get("tool_choice") == "none", "the last model call can call no tool"
+    assert record.end.reason == "doom_loop"
+    assert record.end.model_calls == 7
+
+
+def _raise(record: Record, expected: Expected) -> None:
+    error = record.turns[0].error
+    assert error is not None
+    assert getattr(error, "reason", None) == "doom_loop"
+    assert getattr(error, "verdict", None) is not None
+    assert record.end.reason == "doom_loop"
+    assert record.end.error is None
+
+
+class Weaker:
+    """Lets every loop go on."""
+
+    @hookimpl
+    def doom_loop_detected(self, event: DoomLoopDetected) -> Action:
+        """Observe."""
+        return Action.OBSERVE
+
+
+class StopAtOnce:
+    """Ends the run at the first verdict."""
+
+    @hookimpl
+    def doom_loop_detected(self, event: DoomLoopDetected) -> Action:
+        """Stop."""
+        return Action.STOP
+
+
+class Raising:
+    """A broken plugin."""
+
+    @hookimpl
+    def doom_loop_detected(self, event: DoomLoopDetected) -> Action:
+        """Fail."""
+        raise RuntimeError("broken plugin")
+
+    @hookimpl
+    def session_end(self, event: object) -> None:
+        """Fail."""
+        raise RuntimeError("broken plugin")
+
+    @hookimpl
+    def post_model_call(self, event: object) -> None:
+        """Fail."""
+        raise RuntimeError("broken plugin")
+
+
+def _weaker(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == 9
+    assert record.end.reason == "complete"
+    assert {event.action for event in record.recorder.loops} == {Action.OBSERVE}
+    assert Action.STOP in {event.proposed for event in record.recorder.loops}
+
+
+def _stronger(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == (2 if expected.drains else 1)
+    assert record.recorder.ladder() == ["stop 2"]
+    assert record.end.reason == "doom_loop"
+
+
+def _raising(record: Record, expected: Expected) -> None:
+    assert record.recorder.ladder() == full_ladder(expected)
+    assert record.end.reason == "doom_loop"
+
+
+def _shadow(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == 9
+    assert {event.action for event in record.recorder.loops} == {Action.OBSERVE}
+    assert [event.proposed.value for event in record.recorder.loops][:2] == ["observe", "block"]
+    assert record.end.reason == "complete"
+    assert not any(record.told(number) for number in range(1, len(record.requests) + 1))
+
+
+def _switched_off(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == 9
+    assert record.recorder.loops == []
+    assert record.recorder.ends == []
+    assert record.turns[0].text == DONE
+
+
+def _exempt(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == 9
+    assert record.recorder.loops == []
+
+
+def _loop_key(record: Record, expected: Expected) -> None:
+    assert record.ran("fetch") == expected.loop_executions()
+    assert record.end.reason == "doom_loop"
+
+
+def _nested_loop(record: Record, expected: Expected) -> None:
+    outer = [end for end in record.recorder.ends if end.parent_id is None]
+    inner = [end for end in record.recorder.ends if end.parent_id is not None]
+    assert len(outer) == len(inner) == 1
+    assert inner[0].parent_id == outer[0].session_id
+    assert inner[0].reason == outer[0].reason == "doom_loop", "a stop inside reaches the outside"
+    assert record.ran("fetch") == expected.loop_executions()
+    outer_calls = [request for request in record.requests if "/" not in request["model"]]
+    assert len(outer_calls) == 1, "no further model call of the outer run starts"
+
+
+def _nested_healthy(record: Record, expected: Expected) -> None:
+    assert {end.reason for end in record.recorder.ends} == {"complete"}
+    assert len(record.recorder.ends) == 4, "three inner runs and the outer one"
+    assert record.recorder.loops == []
+    outer = next(end for end in record.recorder.ends if end.parent_id is None)
+    assert outer.usage.total_tokens == sum((event.usage.total_tokens or 0) for event in record.recorder.model_calls), (
+        "the outer run's usage covers what ran inside it"
+    )
+
+
+def _concurrent(record: Record, expected: Expected) -> None:
+    assert sorted(end.reason for end in record.recorder.ends) == ["doom_loop"] * 10
+    assert record.ran("fetch") == 10 * expected.loop_executions()
+    by_session: dict[str, list[str]] = {}
+    for event in record.recorder.loops:
+        by_session.setdefault(event.session_id, []).append(f"{event.action.value} {event.streak}")
+    assert len(by_session) == 10
+    assert all(ladder == full_ladder(expected) for ladder in by_session.values()), by_session
+
+
+def _paused(record: Record, expected: Expected) -> None:
+    reasons = [end.reason for end in record.recorder.ends]
+    assert reasons[-1] == "doom_loop", reasons
+    assert set(reasons[:-1]) <= {"paused"}
+    assert record.recorder.ladder() == full_ladder(expected), "the streak goes on over every pause"
+    assert record.ran("fetch") == expected.loop_executions()
+
+
+def _inner_rounds(request: ChatRequest) -> Reply:
+    arguments = {"query": f"{user_text(request)} part {request.number}"}
+    return for_rounds(2, lambda n: (call(arguments=arguments),))(request)
+
+
+def _plugins(*made: type) -> Sequence[object]:
+    return [plugin() for plugin in made]
+
+
+ON_STOP = frozenset({"on_stop"})
+
+CONTROL: tuple[Script, ...] = (
+    Script(
+        name="limit on turns",
+        rule="`turns = 40` runs exactly 40 rounds of tools, and no further model call starts.",
+        persona=for_rounds(60, lambda n: (call(arguments={"n": n}),)),
+        tools={"fetch": counting},
+        policy={"limits": {"turns": 40}},
+        check=_turns,
+    ),
+    Script(
+        name="limit on tool calls",
+        rule="The excess calls of a round are refused in order, and the run ends before the next model call.",
+        persona=for_rounds(9, lambda n: (call(arguments={"n": n}), call(arguments={"n": -n}))),
+        tools={"fetch": counting},
+        policy={"limits": {"tool_calls": 3}},
+        needs=frozenset({"block"}),
+        check=_tool_calls,
+    ),
+    Script(
+        name="limit on tokens",
+        rule="No model call starts once the limit on tokens is reached.",
+        persona=for_rounds(60, lambda n: (call(arguments={"n": n}),)),
+        tools={"fetch": counting},
+        policy={"limits": {"tokens": 3_000}},
+        features=frozenset({"usage"}),
+        check=_tokens,
+    ),
+    Script(
+        name="limit on cost",
+        rule="No model call starts once the limit on cost is reached.",
+        persona=for_rounds(60, lambda n: (call(arguments={"n": n}),)),
+        tools={"fetch": counting},
+        policy={"limits": {"cost": 0.02}},
+        price=PRICE,
+        features=frozenset({"cost"}),
+        check=_cost,
+    ),
+    Script(
+        name="steer",
+        rule="A steered model is told once a streak, after everything it has seen, and nothing is refused.",
+        persona=for_rounds(4, lambda n: (call(),)),
+        tools={"fetch": timeout},
+        policy={"ladder": {"observe": False, "steer": 2, "block": False, "stop": 9}},
+        needs=frozenset({"steer"}),
+        check=_steer,
+    ),
+    Script(
+        name="steer where the call was blocked",
+        rule="Effects add up: the model call after a refused call carries the steer too.",
+        persona=for_rounds(4, lambda n: (call(),)),
+        tools={"fetch": timeout},
+        policy={"ladder": {"steer": 3, "block": 3, "stop": 9}},
+        needs=frozenset({"steer", "block"}),
+        check=_steer_where_blocked,
+    ),
+    Script(
+        name="escalate for one turn",
+        rule="The stronger model takes exactly one model call of a streak.",
+        persona=for_rounds(4, lambda n: (call(),)),
+        tools={"fetch": timeout},
+        policy={"ladder": {"escalate": 2, "block": False, "stop": 9}},
+        needs=frozenset({"escalate"}),
+        escalation=True,
+        check=_escalate,
+    ),
+    Script(
+        name="a stronger model that fails",
+        rule="If the stronger model fails, the usual one takes the call and the run goes on.",
+        persona=_fails_when_strong,
+        tools={"fetch": timeout},
+        policy={"ladder": {"escalate": 2, "block": False, "stop": 9}},
+        needs=frozenset({"escalate"}),
+        escalation=True,
+        check=_strong_model_fails,
+    ),
+    Script(
+        name="on_stop end",
+        rule="`end` closes the run with a message and without an exception.",
+        persona=deaf(),
+        tools={"fetch": timeout},
+        on_stop="end",
+        features=ON_STOP,
+        check=_end,
+    ),
+    Script(
+        name="on_stop answer",
+        rule="`answer` gives the model one last call without tools, and its words close the run.",
+        persona=deaf(),
+        tools={"fetch": timeout},
+        policy={"on_stop": {"how": "answer"}},
+        features=ON_STOP,
+        check=_answer,
+    ),
+    Script(
+        name="on_stop raise",
+        rule="`raise` raises LoopGuardStop, with a complete history where there is one.",
+        persona=deaf(),
+        tools={"fetch": timeout},
+        on_stop="raise",
+        check=_raise,
+    ),
+    Script(
+        name="a plugin chooses a weaker action",
+        rule="A plugin's weaker action replaces the verdict's.",
+        persona=for_rounds(9, lambda n: (call(),)),
+        tools={"fetch": timeout},
+        plugins=lambda record: _plugins(Weaker),
+        check=_weaker,
+    ),
+    Script(
+        name="a plugin chooses a stronger action",
+        rule="A plugin's stronger action replaces the verdict's.",
+        persona=deaf(),
+        tools={"fetch": timeout},
+        plugins=lambda record: _plugins(StopAtOnce),
+        check=_stronger,
+    ),
+    Script(
+        name="a plugin that raises",
+        rule="A plugin that raises changes nothing.",
+        persona=deaf(),
+        tools={"fetch": timeout},
+        plugins=lambda record: _plugins(Raising),
+        check=_raising,
+    ),
+    Script(
+        name="shadow mode",
+        rule="Preset observe reports what it would have done and does nothing.",
+        persona=for_rounds(9, lambda n: (call(),)),
+        tools={"fetch": timeout},
+        policy={"preset": "observe"},
+        check=_shadow,
+    ),
+    Script(
+        name="kill switch",
+        rule="LOOPGUARD_ENABLED=0 leaves the run as it is without loopguard.",
+        persona=for_rounds(9, lambda n: (call(),)),
+        tools={"fetch": timeout},
+        environment={"LOOPGUARD_ENABLED": "0"},
+        check=_switched_off,
+    ),
+    Script(
+        name="exempt tool",
+        rule="A tool with `loop_key = false` is not judged.",
+        persona=for_rounds(9, lambda n: (call(),)),
+        tools={"fetch": timeout},
+        policy={"tools": {"fetch": {"loop_key": False}}},
+        check=_exempt,
+    ),
+    Script(
+        name="loop key",
+        rule="Only the arguments named in `loop_key` count.",
+        persona=lambda request: (
+            Reply(tool_calls=(call(arguments={**QUERY, "n": request.number}),))
+            if request.may_call
+            else Reply(text=DONE)
+        ),
+        tools={"fetch": timeout},
+        policy={"tools": {"fetch": {"loop_key": ["query"]}}},
+        check=_loop_key,
+    ),
+    Script(
+        name="nested agent in a loop",
+        rule="An agent inside a tool has a session of its own, and its stop ends the outer run too.",
+        persona=deaf(call("ask", {"query": "the invoice"})),
+        nested={"ask": (deaf(), {"fetch": timeout})},
+        features=frozenset({"nested"}),
+        check=_nested_loop,
+    ),
+    Script(
+        name="nested agents at work",
+        rule="Healthy nested runs complete, and the outer run's usage covers them.",
+        persona=for_rounds(3, lambda n: (call("ask", {"query": f"invoice {n}"}),)),
+        nested={"ask": (_inner_rounds, {"fetch": timeout})},
+        features=frozenset({"nested", "usage"}),
+        check=_nested_healthy,
+    ),
+    Script(
+        name="ten runs at once",
+        rule="Concurrent runs that share one guard and one agent do not mix.",
+        persona=deaf(),
+        tools={"fetch": timeout},
+        threads=10,
+        check=_concurrent,
+    ),
+    Script(
+        name="a human approves each call",
+        rule="A run that waits for a human and goes on keeps its counts.",
+        persona=deaf(),
+        tools={"fetch": timeout},
+        approval=frozenset({"fetch"}),
+        features=frozenset({"approval"}),
+        check=_paused,
+    ),
+)
