@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from langchain.agents import create_agent
@@ -58,6 +60,22 @@ def make_tool(spec: ToolSpec, build: Callable[[Agent], Callable[[], Conversation
     )
 
 
+class _Loop:
+    """One event loop for all async runs: real clients keep connections that belong to theirs."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+
+_shared = _Loop()
+
+
+def on_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run on the shared loop, in the caller's context."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _shared.loop).result(60)
+
+
 class GraphConversation:
     """One checkpointed thread of a graph."""
 
@@ -86,12 +104,12 @@ class GraphConversation:
         if self._mode == "invoke":
             self._graph.invoke(given, self._config)
         elif self._mode == "ainvoke":
-            asyncio.run(self._graph.ainvoke(given, self._config))
+            on_loop(self._graph.ainvoke(given, self._config))
         elif self._mode == "stream":
             for _ in self._graph.stream(given, self._config, stream_mode=["messages", "updates"]):
                 pass
         else:
-            asyncio.run(self._astream(given))
+            on_loop(self._astream(given))
 
     async def _astream(self, given: Any) -> None:
         async for _ in self._graph.astream(given, self._config, stream_mode=["messages", "updates"]):
@@ -125,7 +143,18 @@ class MiddlewareDriver(_GraphDriver):
     def features(self) -> frozenset[str]:
         cost = {"cost"} if self.mode in ("invoke", "ainvoke") else set()  # ChatOpenAI drops it while streaming
         return frozenset(
-            {"history", "on_stop", "notice", "usage", "unknown_tool", "tool_errors", "nested", "approval", *cost}
+            {
+                "history",
+                "on_stop",
+                "raise",
+                "notice",
+                "usage",
+                "unknown_tool",
+                "tool_errors",
+                "nested",
+                "approval",
+                *cost,
+            }
         )
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
@@ -160,13 +189,18 @@ class CallbackDriver(_GraphDriver):
 
     @property
     def features(self) -> frozenset[str]:
-        history = {"history"} if self._on_stop == "drain" else set()
+        stop = {"history"} if self._on_stop == "drain" else {"raise"}
         cost = {"cost"} if self._how in ("invoke", "ainvoke") else set()
-        return frozenset({"usage", "unknown_tool", "tool_errors", "nested", *history, *cost})
+        return frozenset({"usage", "unknown_tool", "tool_errors", "nested", *stop, *cost})
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
+        return self._build(agent, outermost=True)
+
+    def _build(self, agent: Agent, *, outermost: bool) -> Callable[[], Conversation]:
         model = chat(agent.base_url, agent.model)
-        tools = [make_tool(spec, self.build) for spec in agent.tools]
+        tools = [make_tool(spec, partial(self._build, outermost=False)) for spec in agent.tools]
+        if not outermost:  # callbacks are inherited
+            return self._open(_graph(self._kind, model, tools))
         handler = LoopGuardCallbackHandler(agent.guard, on_stop=self._on_stop)
         return self._open(_graph(self._kind, model, tools), callbacks=[handler])
 

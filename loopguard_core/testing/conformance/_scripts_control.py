@@ -9,7 +9,7 @@ from loopguard_core._events import DoomLoopDetected
 from loopguard_core._hookspec import hookimpl
 from loopguard_core._types import Action
 from loopguard_core.testing.conformance._personas import DONE, QUERY, call, deaf, for_rounds, user_text
-from loopguard_core.testing.conformance._record import Record
+from loopguard_core.testing.conformance._record import Record, unanswered_calls
 from loopguard_core.testing.conformance._script import STRONG, Expected, Script
 from loopguard_core.testing.conformance._scripts_loops import counting, full_ladder, timeout
 from loopguard_core.testing.personas import MARK, ChatRequest, Reply
@@ -208,6 +208,8 @@ def _nested_loop(record: Record, expected: Expected) -> None:
     assert record.ran("fetch") == expected.loop_executions()
     outer_calls = [request for request in record.requests if "/" not in request["model"]]
     assert len(outer_calls) == 1, "no further model call of the outer run starts"
+    if expected.blocks and record.history is not None:
+        assert not unanswered_calls(record.history)
 
 
 def _nested_healthy(record: Record, expected: Expected) -> None:
@@ -348,6 +350,7 @@ CONTROL: tuple[Script, ...] = (
         persona=deaf(),
         tools={"fetch": timeout},
         on_stop="raise",
+        features=frozenset({"raise"}),
         check=_raise,
     ),
     Script(
@@ -417,6 +420,7 @@ CONTROL: tuple[Script, ...] = (
         nested={"ask": (deaf(), {"fetch": timeout})},
         features=frozenset({"nested"}),
         check=_nested_loop,
+        well_formed=False,  # an exception that ends the inner run leaves the outer call open
     ),
     Script(
         name="nested agents at work",
