@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 try:
     from loopguard_langchain._stop import LoopGuardStop
     from loopguard_langchain.callback import LoopGuardCallbackHandler
-except ImportError as error:
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "langchain_core":
+        raise
     raise ImportError("loopguard_langchain needs langchain-core: pip install 'loopguard-core[langchain]'") from error
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         from loopguard_langchain.middleware import LoopGuardMiddleware
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("langchain", "langgraph"):
+            raise
         raise ImportError(
             "LoopGuardMiddleware needs langchain 1.5 or newer: pip install 'loopguard-core[langchain]'"
         ) from error

@@ -149,12 +149,16 @@ class Watcher(Protocol):
 @contextmanager
 def scripted_model(scenario: Scenario) -> Iterator[BaseChatModel]:
     """The scenario's model on loopback, behind the real client."""
+    from langchain_openai import ChatOpenAI
     from openai import DefaultHttpxClient
 
     # An HTTP_PROXY in the environment would be asked for loopback too.
     client = DefaultHttpxClient(trust_env=False)
+    options: dict[str, Any] = {"http_client": client, "openai_proxy": None}
+    if "http_socket_options" in ChatOpenAI.model_fields:
+        options["http_socket_options"] = ()  # or versions that have it warn about that proxy
     with ScriptedServer(scenario.persona, price_per_million=PRICE) as server, client:
-        yield chat_model(server.base_url, "scripted-1", "unused", http_client=client, openai_proxy=None)
+        yield chat_model(server.base_url, "scripted-1", "unused", **options)
 
 
 def chat_model(base_url: str, name: str, key: str, **options: Any) -> BaseChatModel:

@@ -3,50 +3,118 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from loopguard_core import Session
+from loopguard_langchain._conversations import Conversation, Conversations
 
-ScopeKey = tuple[UUID, str]
-"""The run of the tool (or the root) a scope lies in, and the LangGraph namespace of the agent in it."""
+Kind = Literal["chain", "model", "tool"]
+
+MAX_CONVERSATIONS = 256
+"""Conversations told apart in one run."""
 
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """One agent run.
+    """One agent run: a graph, the inside of a tool, or whatever was started outermost.
 
     Attributes:
-        outer: The scope it is nested in; None for the outermost.
+        owner: The run whose end is its end.
+        outer: The scope it lies in.
+        thread_id: The checkpointed thread it belongs to.
+        namespace: Where in that thread LangGraph keeps it.
+        graph: True if it is a LangGraph graph.
+        hosted: True if it lies in a graph whose own runs are not seen, as with a handler given to a model only.
+        tool: True if it is the inside of a tool.
+        caller: The session whose call the tool is.
         session: Its session; None until the first model call.
+        main: The conversation `session` is about.
+        claimed: True once `main` is settled: it asked for a tool.
+        conversations: All that are known, `main` included.
+        rounds: Rounds of `main` that this scope saw.
         adopted: True if a middleware looks after it.
+        paused: True if it was interrupted.
     """
 
+    owner: UUID
     outer: Scope | None = None
+    thread_id: str | None = None
+    namespace: str = ""
+    graph: bool = False
+    hosted: bool = False
+    tool: bool = False
+    caller: Session | None = None
     session: Session | None = None
+    main: Conversation | None = None
+    claimed: bool = False
+    conversations: Conversations = field(default_factory=lambda: Conversations(MAX_CONVERSATIONS))
+    rounds: int = 0
     adopted: bool = False
+    paused: bool = False
 
     @property
-    def outer_session(self) -> Session | None:
-        """The session of the nearest scope outside that has one."""
-        scope = self.outer
-        while scope is not None and scope.session is None:
+    def by_hand(self) -> bool:
+        """Whether it may be one step of a hand-written loop."""
+        return self.outer is None and not self.graph and not self.tool
+
+    @property
+    def around(self) -> Session | None:
+        """The session it is nested in."""
+        scope: Scope | None = self
+        while scope is not None:
+            if scope.caller is not None:
+                return scope.caller
             scope = scope.outer
-        return None if scope is None else scope.session
+            if scope is not None and scope.session is not None:
+                return scope.session
+        return None
 
 
 @dataclass(slots=True)
-class _Run:
-    root: UUID
-    key: ScopeKey
+class ModelCall:
+    """A model call that runs.
+
+    Attributes:
+        conversation: What it belongs to.
+        started: When it began.
+        structured: True if its tool calls are only the shape of an answer: nothing runs them.
+    """
+
+    conversation: Conversation
+    started: float
+    structured: bool
 
 
-@dataclass(slots=True)
-class _Root:
+@dataclass(slots=True, eq=False)
+class Run:
+    """One LangChain run.
+
+    Attributes:
+        id: LangChain's id of it.
+        scope: The agent run it belongs to.
+        namespace: LangGraph's namespace; None outside LangGraph.
+        thread_id: The checkpointed thread it runs in.
+        node: True for a node of a graph or a task of its functional API.
+        model_call: Set while a model call runs that is looked after.
+        call_id: The id of the call a tool run answers.
+        asking: The conversation that asked for it.
+        inside: Marks, while a tool runs, whose tool it is.
+    """
+
+    id: UUID
+    scope: Scope
+    namespace: str | None
     thread_id: str | None
-    scopes: dict[ScopeKey, Scope] = field(default_factory=dict)
-    left: set[UUID] = field(default_factory=set)
+    _open: dict[UUID, Run]
+    node: bool = False
+    model_call: ModelCall | None = None
+    call_id: str | None = None
+    asking: Conversation | None = None
+    inside: AbstractContextManager[None] | None = None
 
 
 class RunTree:
@@ -54,68 +122,60 @@ class RunTree:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._runs: dict[UUID, _Run] = {}
-        self._roots: dict[UUID, _Root] = {}
+        self._runs: dict[UUID, Run] = {}
 
-    def start(self, run_id: UUID, parent_id: UUID | None, metadata: dict[str, Any] | None, *, tool: bool) -> bool:
-        """Note a run; True if it is a root."""
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def get(self, run_id: UUID | None) -> Run | None:
+        """A run that has not ended; None if it was never seen to start."""
+        return None if run_id is None else self._runs.get(run_id)
+
+    def start(self, run_id: UUID, parent_id: UUID | None, metadata: Mapping[str, Any] | None, kind: Kind) -> Run:
+        """Note a run."""
+        given = metadata or {}
+        namespace: str | None = given.get("langgraph_checkpoint_ns")
+        thread_id = None if given.get("thread_id") is None else str(given["thread_id"])
         with self._lock:
             parent = self._runs.get(parent_id) if parent_id is not None else None
             if parent is None:
-                thread_id = (metadata or {}).get("thread_id")
-                self._roots[run_id] = _Root(None if thread_id is None else str(thread_id))
-                self._note(run_id, _Run(run_id, (run_id, "")), None)
-                return True
-            anchor = run_id if tool else parent.key[0]
-            namespace = parent.key[1] if tool else _agent_namespace(metadata, parent.key[1])
-            self._note(run_id, _Run(parent.root, (anchor, namespace)), parent)
-            return False
+                hosted = namespace is not None
+                scope = Scope(run_id, None, thread_id, namespace or "", hosted=hosted, tool=kind == "tool")
+                run = Run(run_id, scope, namespace, thread_id, {})
+            else:
+                # A namespace its parent does not have makes it a node, and its parent the graph, unless that is a
+                # node itself and this one of its tasks.
+                node = namespace is not None and namespace != parent.namespace
+                if node and not parent.node:
+                    self._make_graph(parent)
+                scope = Scope(run_id, parent.scope, tool=True) if kind == "tool" else parent.scope
+                run = Run(run_id, scope, namespace, thread_id, parent._open, node)  # noqa: SLF001
+            self._runs[run_id] = run._open[run_id] = run  # noqa: SLF001
+            return run
 
-    def _note(self, run_id: UUID, run: _Run, parent: _Run | None) -> None:
-        root = self._roots[run.root]
-        self._runs[run_id] = run
-        root.left.add(run_id)
-        if run.key not in root.scopes:
-            root.scopes[run.key] = Scope(None if parent is None else root.scopes.get(parent.key))
-
-    def scope(self, run_id: UUID | None) -> Scope | None:
-        """The agent run a run belongs to; None for a run that was never seen to start."""
+    def graph(self, run_id: UUID | None) -> Scope | None:
+        """The scope of a run that is a graph."""
         with self._lock:
             run = self._runs.get(run_id) if run_id is not None else None
-            return None if run is None else self._roots[run.root].scopes.get(run.key)
+            return None if run is None else self._make_graph(run)
 
-    def thread_id(self, run_id: UUID) -> str | None:
-        """The checkpointed thread a run belongs to."""
-        with self._lock:
-            run = self._runs.get(run_id)
-            return None if run is None else self._roots[run.root].thread_id
+    def _make_graph(self, run: Run) -> Scope:
+        if run.scope.owner != run.id:
+            run.scope = Scope(run.id, run.scope, run.thread_id, run.namespace or "")
+        run.scope.graph = True
+        return run.scope
 
-    def is_root(self, run_id: UUID) -> bool:
-        """Whether a run is the outermost."""
-        return run_id in self._roots
-
-    def finish(self, run_id: UUID) -> list[Scope]:
-        """Forget a run.
+    def finish(self, run: Run) -> list[Scope]:
+        """Forget a run and, with an outermost one, every run in it whose end was never reported.
 
         Returns:
-            The agent runs that are over with it, innermost first: those inside a tool, or all of a root's.
+            The scopes that are over, innermost first.
         """
         with self._lock:
-            run = self._runs.pop(run_id, None)
-            if run is None:
-                return []
-            root = self._roots[run.root]
-            if run.root == run_id:
-                del self._roots[run_id]
-                for known in root.left:
-                    self._runs.pop(known, None)
-                return list(root.scopes.values())[::-1]
-            root.left.discard(run_id)
-            inside = [key for key in root.scopes if key[0] == run_id]
-            return [root.scopes.pop(key) for key in inside][::-1]
-
-
-def _agent_namespace(metadata: dict[str, Any] | None, inherited: str) -> str:
-    """The namespace of the agent a LangGraph node belongs to: the node's own, less its last part."""
-    namespace = (metadata or {}).get("langgraph_checkpoint_ns")
-    return namespace.rpartition("|")[0] if isinstance(namespace, str) else inherited
+            runs = run._open  # noqa: SLF001
+            outermost = next(iter(runs), None) == run.id
+            over = list(runs.values())[::-1] if outermost else [run]
+            for known in over:
+                runs.pop(known.id, None)
+                self._runs.pop(known.id, None)
+            return [known.scope for known in over if known.scope.owner == known.id]

@@ -7,33 +7,62 @@ fall to observe here.
 
 from __future__ import annotations
 
-import threading
+import functools
 import time
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from loopguard_core import LoopGuard, PolicyLike, Session, Stop, as_guard, current_session
+from loopguard_core import LoopGuard, PolicyLike, Session, Stop, as_guard, inside
 from loopguard_langchain import _translate as translate
-from loopguard_langchain._runs import RunTree, Scope
+from loopguard_langchain._conversations import keys_of, user_spoke
+from loopguard_langchain._runs import ModelCall, Run, RunTree, Scope
+from loopguard_langchain._sessions import Sessions
 from loopguard_langchain._stop import LoopGuardStop
 from loopguard_langchain._surfaces import CALLBACK
 
+if TYPE_CHECKING:
+    from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
+else:
+    try:  # its subclasses are told when a graph is interrupted and when it resumes
+        from langgraph.callbacks import GraphCallbackHandler
+    except ImportError:  # langchain-core alone
+        from langchain_core.callbacks import BaseCallbackHandler as GraphCallbackHandler
+
+F = TypeVar("F", bound=Callable[..., None])
+
 OnStop = Literal["raise", "drain"]
-
-_INTERRUPTS = frozenset({"GraphInterrupt", "NodeInterrupt"})
-_TURN_LIMITS = frozenset({"GraphRecursionError"})
+Messages = list[list[BaseMessage]]
 
 
-class LoopGuardCallbackHandler(BaseCallbackHandler):
+def _contained(method: F) -> F:
+    """Let nothing but a stop out: a fault of ours must not end somebody's run."""
+
+    @functools.wraps(method)
+    def contained(self: LoopGuardCallbackHandler, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except LoopGuardStop:
+            raise
+        except Exception as error:  # noqa: BLE001  # see above
+            self.guard.faults.note(f"LoopGuardCallbackHandler.{method.__name__}", error)
+
+    return cast("F", contained)
+
+
+class LoopGuardCallbackHandler(GraphCallbackHandler):
     """Watches every agent run it is attached to.
 
     Pass it in the config: `agent.invoke(..., {"callbacks": [LoopGuardCallbackHandler(guard)]})`. List it last, since
     handlers after one that raises miss the event. One object serves any number of runs at once.
+
+    A loop written by hand has no run of its own. Its model calls are told apart by the messages they were sent, and its
+    session ends with a response that asks for no tool, with a stop, or with `close` (the end of a `with` block).
 
     Args:
         guard: A `LoopGuard`, a policy, a preset's name, a path with a suffix; None finds the config file.
@@ -55,203 +84,209 @@ class LoopGuardCallbackHandler(BaseCallbackHandler):
         self.guard = as_guard(guard)
         self._on_stop = on_stop
         self._tree = RunTree()
-        self._lock = threading.Lock()
-        self._started: dict[UUID, float] = {}
-        self._paused: dict[str, Session] = {}
-        self._loose: dict[int, Session] = {}
+        self._sessions = Sessions(self.guard, self._tree)
         self.guard.attach(CALLBACK)
+
+    @property
+    def ignore_chain(self) -> bool:
+        """Switched off, it costs nothing."""
+        return not self.guard.enabled
+
+    ignore_llm = ignore_chat_model = ignore_agent = ignore_chain
+    ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def adopt(self, run_id: UUID | None, session: Session) -> None:
         """Leave the agent run that `run_id` is part of to a middleware of the same guard, and only see to its end."""
-        scope = self._tree.scope(run_id)
-        if scope is not None:
-            scope.session, scope.adopted = session, True
+        run = self._tree.get(run_id)
+        if run is not None:
+            self._sessions.adopt(run.scope, session)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the sessions of hand-written loops.
+
+        Args:
+            error: What ended them, if something did.
+        """
+        self._sessions.close(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
 
     # -- runs --------------------------------------------------------------------------------------------------
 
+    @_contained
     def on_chain_start(
-        self,
-        serialized: dict[str, Any] | None,
-        inputs: Any,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
-        """Note where a run belongs; a root that resumes an interrupted thread goes on with its session."""
-        if not self._tree.start(run_id, parent_run_id, metadata, tool=False):
-            return
-        thread_id = self._tree.thread_id(run_id)
-        with self._lock:
-            paused = self._paused.pop(thread_id, None) if thread_id is not None else None
-        if paused is None:
-            return
-        scope = self._tree.scope(run_id)
-        if scope is not None and _resumes(inputs):
-            scope.session = paused
-        else:
-            paused.end("cancelled")
+        """Note where a run belongs."""
+        self._tree.start(run_id, parent_run_id, kwargs.get("metadata"), "chain")
 
+    @_contained
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """A root that ends, ends its sessions."""
-        self._finish(run_id, None)
+        """A run that ends, ends its sessions."""
+        self._over(self._tree.get(run_id), None)
 
+    @_contained
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Like `on_chain_end`; an interrupt is a pause, and LangGraph's own turn limit is `max_turns`."""
-        if type(error).__name__ in _INTERRUPTS and not self._tree.is_root(run_id):
-            self._pause(run_id)
-        self._finish(run_id, error)
+        """Like `on_chain_end`."""
+        self._over(self._tree.get(run_id), error)
 
-    def _pause(self, run_id: UUID) -> None:
-        scope = self._tree.scope(run_id)
-        if scope is None or scope.session is None:
-            return
-        scope.session.pause()
-        thread_id = self._tree.thread_id(run_id)
-        if thread_id is not None and not scope.adopted and scope.outer is None:
-            with self._lock:
-                self._paused[thread_id] = scope.session
+    @_contained
+    def on_interrupt(self, event: GraphInterruptEvent) -> None:
+        """The graph is about to end, because it waits for a human."""
+        scope = self._tree.graph(event.run_id)
+        if scope is not None:
+            scope.paused, scope.namespace = True, "|".join(event.checkpoint_ns)
 
-    def _finish(self, run_id: UUID, error: BaseException | None) -> None:
-        for scope in self._tree.finish(run_id):
-            if scope.session is None:
-                continue
-            reason: Literal["max_turns"] | None = "max_turns" if type(error).__name__ in _TURN_LIMITS else None
-            interrupted = type(error).__name__ in _INTERRUPTS
-            scope.session.end(reason, None if interrupted else error)
+    @_contained
+    def on_resume(self, event: GraphResumeEvent) -> None:
+        """The graph goes on with the session it was interrupted in."""
+        scope = self._tree.graph(event.run_id)
+        if scope is not None:
+            self._sessions.resume(scope, "|".join(event.checkpoint_ns))
+
+    def _over(self, run: Run | None, error: BaseException | None) -> None:
+        for scope in () if run is None else self._tree.finish(run):
+            self._sessions.over(scope, error)
 
     # -- model calls -------------------------------------------------------------------------------------------
 
+    @_contained
     def on_chat_model_start(
-        self,
-        serialized: dict[str, Any] | None,
-        messages: list[list[BaseMessage]],
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, serialized: Any, messages: Messages, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
-        """Read the results of the last round; stop here if a limit leaves no room for the call."""
-        self._tree.start(run_id, parent_run_id, metadata, tool=False)
-        scope = self._tree.scope(run_id)
-        if scope is None or scope.adopted:
+        """Read the results of the last round; end the run here if a limit leaves no room for the call."""
+        metadata = kwargs.get("metadata") or {}
+        run = self._tree.start(run_id, parent_run_id, metadata, "model")
+        scope = run.scope
+        if scope.adopted:
             return
         history = messages[0] if messages else []
-        session = self._session(scope, run_id, history, metadata or {}, loose=parent_run_id is None)
-        _, results = translate.last_round(history)
-        for result in results:
-            session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
-        if _user_spoke(history):
-            session.user_turn()
-        stop = session.before_model_call((metadata or {}).get("ls_model_name")).stop
+        conversation = self._sessions.conversation(run, history, metadata)
+        run.model_call = ModelCall(conversation, time.perf_counter(), _is_structured(kwargs.get("options")))
+        session = conversation.session
+        if session is not None:
+            for result in translate.last_round(history)[1]:
+                session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
+            if user_spoke(conversation, history, in_graph=scope.graph or scope.hosted):
+                session.user_turn()
+        session = session or scope.session
+        stop = None if session is None else session.before_model_call(metadata.get("ls_model_name")).stop
         if stop is not None:
-            self._abandon(run_id, scope)
-            raise LoopGuardStop(stop)
-        self._started[run_id] = time.perf_counter()
+            error = LoopGuardStop(stop)
+            self._failed(run, error)
+            raise error
 
+    @_contained
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """Count the call and judge the round it asks for, before any tool runs."""
-        started = self._started.pop(run_id, None)
-        scope = self._tree.scope(run_id)
-        loose = self._tree.is_root(run_id)
-        self._tree.finish(run_id)
-        session = None if scope is None or scope.adopted else scope.session
-        message = _message_of(response)
-        if session is None or message is None:
+        run = self._tree.get(run_id)
+        if run is None:
             return
-        session.end_message(translate.finish_reason_of(message))
-        session.after_model_call(
-            translate.model_of(message),
-            translate.usage_of(message),
-            None if started is None else time.perf_counter() - started,
-        )
-        session.begin_round(translate.calls_of(message))
-        stop = session.stop
-        if stop is not None and (self._on_stop == "raise" or loose):
-            if loose:
-                session.end()
-            raise LoopGuardStop(stop)
+        stop = None if run.model_call is None else self._answered(run.scope, run.model_call, _message_of(response))
+        error = None if stop is None else LoopGuardStop(stop)
+        self._over(run, error)
+        if error is not None:
+            raise error
 
+    def _answered(self, scope: Scope, model_call: ModelCall, message: AIMessage | None) -> Stop | None:
+        """Count a response and judge the round it asks for.
+
+        Returns:
+            Why the run ends here; None where it goes on, if only to finish its round.
+        """
+        conversation = model_call.conversation
+        calls = [] if message is None or model_call.structured else translate.calls_of(message)
+        if calls:
+            self._sessions.claim(scope, conversation)
+        session = conversation.session
+        counting = session or scope.session
+        if counting is None:
+            return None
+        duration = time.perf_counter() - model_call.started
+        if message is None:
+            counting.after_model_call(duration=duration)
+            return None
+        if session is not None and not model_call.structured:
+            session.end_message(translate.finish_reason_of(message))
+        counting.after_model_call(translate.model_of(message), translate.usage_of(message), duration)
+        if session is None:
+            conversation.unjudged = calls
+        elif calls:
+            scope.rounds += conversation is scope.main
+            refused = any(decision.blocked for decision in session.begin_round(calls))
+            if refused and session.stop is None:
+                # A call over a limit, which cannot be refused here: the limit ends the run.
+                session.before_model_call()
+        if session is not None and session.stop is not None and not self._lets_finish(scope):
+            return session.stop
+        self._sessions.answered(scope, conversation, keys_of(message), asked=bool(calls))
+        return None
+
+    def _lets_finish(self, scope: Scope) -> bool:
+        """Whether a run that is to end may finish its round first."""
+        return self._on_stop == "drain" and (scope.graph or scope.hosted)
+
+    @_contained
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Nothing is counted for a failed call."""
-        self._started.pop(run_id, None)
-        scope = self._tree.scope(run_id)
-        self._tree.finish(run_id)
-        if scope is not None and not scope.adopted and scope.session is not None:
-            scope.session.model_call_failed(error)
+        run = self._tree.get(run_id)
+        if run is not None:
+            self._failed(run, error)
+
+    def _failed(self, run: Run, error: BaseException) -> None:
+        if run.model_call is not None:
+            conversation = run.model_call.conversation
+            conversation.busy = False
+            session = conversation.session or run.scope.session
+            if session is not None:
+                session.model_call_failed(error)
+        self._over(run, error)
 
     # -- tools -------------------------------------------------------------------------------------------------
 
+    @_contained
     def on_tool_start(
-        self,
-        serialized: dict[str, Any] | None,
-        input_str: str,
-        *,
-        run_id: UUID,
-        parent_run_id: UUID | None = None,
-        metadata: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
         """A tool is a place where another agent may run. In a run that is to end, it is where `drain` takes hold."""
-        scope = self._tree.scope(parent_run_id)
-        self._tree.start(run_id, parent_run_id, metadata, tool=True)
-        session = None if scope is None or scope.adopted else scope.session
-        if session is not None and session.stop is not None:
-            _drain(session.stop)
+        run = self._tree.start(run_id, parent_run_id, kwargs.get("metadata"), "tool")
+        outer = run.scope.outer
+        if outer is not None and outer.adopted:
+            return
+        caller = self._sessions.tool_starts(run, kwargs.get("tool_call_id"))
+        if caller is None:
+            return
+        if caller.stop is not None and outer is not None and self._lets_finish(outer):
+            _drain(caller.stop)
+        run.inside = inside(caller)
+        run.inside.__enter__()
 
+    @_contained
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Agents inside the tool are over."""
-        self._finish(run_id, None)
+        self._leave(run_id, output, None)
 
+    @_contained
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Agents inside the tool are over; an interrupt is no failure."""
-        if type(error).__name__ in _INTERRUPTS:
-            self._pause(run_id)
-        self._finish(run_id, error)
+        """Agents inside the tool are over."""
+        self._leave(run_id, error, error)
 
-    # -- sessions ----------------------------------------------------------------------------------------------
-
-    def _session(
-        self, scope: Scope, run_id: UUID, history: Sequence[BaseMessage], metadata: dict[str, Any], *, loose: bool
-    ) -> Session:
-        if scope.session is None and loose:
-            scope.session = self._loose_session(history)
-        if scope.session is None:
-            scope.session = self.guard.session(
-                parent=scope.outer_session or current_session(),
-                agent=metadata.get("lc_agent_name"),
-                surface=CALLBACK,
-                framework_run_id=self._tree.thread_id(run_id) or str(run_id),
-            )
-        return scope.session
-
-    def _loose_session(self, history: Sequence[BaseMessage]) -> Session:
-        """For a hand-written loop without a run of its own: one session a thread, until a conversation starts anew."""
-        thread = threading.get_ident()
-        with self._lock:
-            session = self._loose.get(thread)
-            fresh = not any(isinstance(message, AIMessage) for message in history)
-            if session is None or session.ended is not None or fresh:
-                if session is not None:
-                    session.end()
-                session = self._loose[thread] = self.guard.session(parent=current_session(), surface=CALLBACK)
-            return session
-
-    def close(self) -> None:
-        """End the sessions of hand-written loops, which have no end of their own."""
-        with self._lock:
-            loose, self._loose = list(self._loose.values()), {}
-        for session in loose:
-            session.end()
-
-    def _abandon(self, run_id: UUID, scope: Scope) -> None:
-        """The call does not start, so nothing will report its end."""
-        loose = self._tree.is_root(run_id)
-        self._tree.finish(run_id)
-        if loose and scope.session is not None:
-            scope.session.end()
+    def _leave(self, run_id: UUID, result: Any, error: BaseException | None) -> None:
+        run = self._tree.get(run_id)
+        if run is None:
+            return
+        if run.asking is not None and run.call_id is not None:
+            run.asking.results[run.call_id] = getattr(result, "content", result)
+        if run.inside is not None:
+            with suppress(ValueError):  # another handler had the end reported from another context
+                run.inside.__exit__(None, None, None)
+        self._over(run, error)
 
 
 def _message_of(response: LLMResult) -> AIMessage | None:
@@ -261,24 +296,17 @@ def _message_of(response: LLMResult) -> AIMessage | None:
     return None
 
 
-def _user_spoke(history: Sequence[BaseMessage]) -> bool:
-    """Whether the request ends with something a user said after an earlier answer."""
-    last = history[-1] if history else None
-    return isinstance(last, HumanMessage) and last.name != "loopguard" and len(history) > 1
-
-
-def _resumes(inputs: Any) -> bool:
-    return inputs is None or type(inputs).__name__ == "Command"
+def _is_structured(options: Any) -> bool:
+    """Whether tool calls are only the shape of an answer (`with_structured_output`): nothing runs them."""
+    shape = options.get("ls_structured_output_format") if isinstance(options, dict) else None
+    return isinstance(shape, dict) and shape.get("kwargs", {}).get("method") == "function_calling"
 
 
 def _drain(stop: Stop) -> None:
-    """Let LangGraph finish this round and then end the run; outside LangGraph, end it now."""
-    try:
+    """Let LangGraph finish this round and then end the run; if it cannot, the next model call ends it."""
+    with suppress(ImportError, RuntimeError):
         from langgraph.runtime import get_runtime
 
         control = get_runtime().control
-    except (ImportError, RuntimeError):
-        control = None
-    if control is None:
-        raise LoopGuardStop(stop)
-    control.request_drain(stop.message)
+        if control is not None:
+            control.request_drain(stop.message)

@@ -25,8 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 done with findings, 2 it could not be done.
     """
-    parser = _parser()
-    args = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    external = bool(words) and words[0] in entry_points(group=COMMAND_GROUP).names
+    # argparse would take an option that comes first for its own, so the rest goes past it.
+    args = _parser().parse_args(words[:1] if external else words)
+    args.rest = words[1:]
     handler: Callable[[argparse.Namespace], int] = args.handler
     try:
         return handler(args)
@@ -53,13 +56,13 @@ def _parser() -> argparse.ArgumentParser:
 def _add_external(commands: argparse._SubParsersAction[argparse.ArgumentParser], point: EntryPoint) -> None:
     """Add a command whose module is only imported when it is called for: importing an SDK takes seconds."""
     sub = commands.add_parser(point.name, add_help=False, help=f"(from {point.value.partition(':')[0]})")
-    sub.add_argument("rest", nargs=argparse.REMAINDER)
 
     def run(args: argparse.Namespace) -> int:
         try:
             command: Callable[[Sequence[str]], int] = point.load()
-        except ImportError as error:
-            print(f"loopguard {point.name}: {error}", file=sys.stderr)
+        except ImportError as error:  # by convention a command's extra has its name
+            hint = f"pip install 'loopguard-core[{point.name}]'"
+            print(f"loopguard {point.name} needs more than the core: {hint} ({error})", file=sys.stderr)
             return _EXIT_ERROR
         return command(args.rest)
 

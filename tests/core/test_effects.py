@@ -327,6 +327,32 @@ class TestSurface:
         assert session.before_model_call().stop is not None
 
 
+class TestHandoff:
+    """A call that hands over to another agent cannot be refused: it is steered about instead."""
+
+    def test_it_is_steered_where_others_are_blocked(self) -> None:
+        session = session_with({})
+        over = ToolCall("1", "transfer_to_billing", None, handoff=True)
+        for _ in range(2):
+            turn(session, over)
+        decision = decisions(session, over)[0]
+        assert (decision.action, decision.blocked) == (Action.STEER, False)
+        assert len(session.before_model_call().steer) == 1
+
+    def test_an_override_cannot_block_it_either(self) -> None:
+        session = LoopGuard(on_loop=lambda _: Action.BLOCK).session()
+        over = ToolCall("1", "transfer_to_billing", None, handoff=True)
+        turn(session, over)
+        decision = decisions(session, over)[0]
+        assert (decision.action, decision.blocked) == (Action.STEER, False)
+
+    def test_it_stops_the_run_all_the_same(self) -> None:
+        session = session_with({})
+        over = ToolCall("1", "transfer_to_billing", None, handoff=True)
+        last = [session.begin_round([over])[0] for _ in range(6)][-1]
+        assert (last.action, last.blocked) == (Action.STOP, True)
+
+
 class TestShadow:
     @pytest.mark.parametrize("policy", [{"preset": "observe"}, {"shadow": True}])
     def test_everything_is_reported_with_what_it_would_have_done_and_nothing_is_done(

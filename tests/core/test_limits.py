@@ -380,10 +380,11 @@ class TestNested:
         assert outer.before_model_call().stop is not None
         assert (outer.tool_calls, inner.tool_calls) == (5, 2)
 
-    def test_the_limit_named_is_the_one_that_was_reached(self) -> None:
+    @pytest.mark.parametrize("own", [{}, {"tool_calls": 10}])
+    def test_the_limit_named_is_the_one_that_was_reached(self, own: dict[str, Any]) -> None:
         """A nested run may have a guard, and so limits, of its own."""
         outer = LoopGuard({"limits": {"tool_calls": 2}}).session()
-        inner = LoopGuard().session(parent=outer)
+        inner = LoopGuard({"limits": own}).session(parent=outer)
         assert [decision.blocked for decision in round_of(inner, 3)] == [False, False, True]
         stop = inner.before_model_call().stop
         assert stop is not None

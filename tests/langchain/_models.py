@@ -16,10 +16,10 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import BaseTool, StructuredTool
+from loopguard_langchain import LoopGuardMiddleware
 from pydantic import PrivateAttr
 
 from loopguard_core import LoopGuard
-from loopguard_langchain import LoopGuardMiddleware
 
 OWN = "[loopguard]"
 
@@ -79,7 +79,13 @@ class Say:
                 for index, (name, arguments) in enumerate(self.calls)
             ],
             invalid_tool_calls=[
-                {"name": name, "args": raw, "id": f"broken_{number}_{index}", "error": None, "type": "invalid_tool_call"}
+                {
+                    "name": name,
+                    "args": raw,
+                    "id": f"broken_{number}_{index}",
+                    "error": None,
+                    "type": "invalid_tool_call",
+                }
                 for index, (name, raw) in enumerate(self.broken)
             ],
             usage_metadata=usage,
@@ -322,6 +328,7 @@ def thread(name: str = "1", **more: Any) -> dict[str, Any]:
 def run(agent: Any, given: Any, way: str = "invoke", config: Any = None, **options: Any) -> dict[str, Any]:
     """Run an agent in one of `WAYS`; always its final output."""
     method, _, mode = way.partition("-")
+    config = {"recursion_limit": 300, **(config or {})}  # whatever goes wrong, no test goes on for ever
     if method == "invoke":
         return agent.invoke(given, config, **options)
     if method == "ainvoke":
@@ -329,11 +336,10 @@ def run(agent: Any, given: Any, way: str = "invoke", config: Any = None, **optio
     return streamed(agent, given, way, config, **options)[1]
 
 
-def streamed(
-    agent: Any, given: Any, way: str, config: Any = None, **options: Any
-) -> tuple[list[Any], dict[str, Any]]:
+def streamed(agent: Any, given: Any, way: str, config: Any = None, **options: Any) -> tuple[list[Any], dict[str, Any]]:
     """What a consumer of the stream got, and the final output."""
     method, _, mode = way.partition("-")
+    config = {"recursion_limit": 300, **(config or {})}
     modes = list(dict.fromkeys([mode, "values"]))
     if method == "stream":
         pairs = list(agent.stream(given, config, stream_mode=modes, **options))

@@ -1,6 +1,7 @@
 """What `LoopGuardMiddleware` sees, refuses and ends, in agents made with `create_agent`."""
 
 import json
+from typing import Annotated
 
 import pytest
 from langchain.agents import create_agent
@@ -11,6 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from loopguard_langchain import LoopGuardMiddleware
 from loopguard_langchain_models import (
     LOOKUP,
     OWN,
@@ -40,10 +42,8 @@ from loopguard_langchain_models import (
     watched,
 )
 from pydantic import BaseModel, Field
-from typing_extensions import Annotated
 
 from loopguard_core import Policy
-from loopguard_langchain import LoopGuardMiddleware
 
 DEFAULT_ACTIONS = [(2, "observe"), (3, "block"), (4, "block"), (5, "block"), (6, "stop")]
 
@@ -644,7 +644,9 @@ def test_structured_output_that_fails_beside_another_call_ends_as_it_does_withou
     """LangChain takes the failed call for the end of the run, because its answer is no error."""
     script = sequence(Say("", (A, BAD)))
     seen, lookup = watched(), Counted()
-    result = run(guarded(ScriptedModel(script=script), [lookup], seen, response_format=ToolStrategy(Answer)), ask(), way)
+    result = run(
+        guarded(ScriptedModel(script=script), [lookup], seen, response_format=ToolStrategy(Answer)), ask(), way
+    )
     plain = create_agent(ScriptedModel(script=script), [Counted().tool], response_format=ToolStrategy(Answer))
 
     assert [bare(m) for m in result["messages"]] == [bare(m) for m in run(plain, ask(), way)["messages"]]

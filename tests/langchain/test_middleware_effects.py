@@ -5,6 +5,8 @@ import logging
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from loopguard_langchain import LoopGuardMiddleware
+from loopguard_langchain import LoopGuardStop as LangChainStop
 from loopguard_langchain_models import (
     LOOKUP,
     OWN,
@@ -32,8 +34,6 @@ from loopguard_langchain_models import (
 )
 
 from loopguard_core import Action, LoopGuard, LoopGuardStop, Policy, hookimpl
-from loopguard_langchain import LoopGuardMiddleware
-from loopguard_langchain import LoopGuardStop as LangChainStop
 
 STEER_AT_2 = {"steer": 2}
 
@@ -146,8 +146,9 @@ def found(messages):
 def test_escalation_stays_in_its_budget(way):
     """Four streaks reach the rung; the third and fourth are steered in its place."""
     said = [Say("", (call(key=f"k{streak}"),)) for streak in range(4) for _ in range(3)]
-    usual, better = ScriptedModel(script=lambda messages, _n: step(messages, said)), strong(
-        lambda messages, _n: step(messages, said)
+    usual, better = (
+        ScriptedModel(script=lambda messages, _n: step(messages, said)),
+        strong(lambda messages, _n: step(messages, said)),
     )
     seen = watched({"ladder": {"escalate": 2}, "escalation": {"max": 2}})
     result = run(guarded(usual, [Counted()], seen, escalate_model=better), ask(), way)
@@ -287,7 +288,9 @@ def test_answer_lets_the_model_close_the_conversation_in_its_own_words(way, reas
 
 
 @both_ways
-@pytest.mark.parametrize("way_out", [Say(""), Say("", (LOOKUP,)), ConnectionError("gone")], ids=["empty", "call", "error"])
+@pytest.mark.parametrize(
+    "way_out", [Say(""), Say("", (LOOKUP,)), ConnectionError("gone")], ids=["empty", "call", "error"]
+)
 def test_a_last_answer_that_fails_still_leaves_a_closed_conversation(way, way_out):
     script = last_words(way_out, deaf())
     _, seen, agent = stopping("doom_loop", how="answer", script=script, checkpointer=InMemorySaver())

@@ -1,5 +1,6 @@
 """Hard caps, to the exact call."""
 
+import gc
 from contextlib import suppress
 
 import pytest
@@ -122,6 +123,7 @@ def test_the_turn_limit_of_the_sdk_ends_the_session_as_max_turns(way):
     agent = guarded(model, [Counted()], seen)
     with suppress(GraphRecursionError):
         run(agent, ask(), way, {"recursion_limit": 10})
+    gc.collect()
     assert seen.reasons == ["max_turns"]
     assert seen.live == 0
 

@@ -164,7 +164,9 @@ def test_a_changed_result_is_seen_across_processes(saver):
         given = ask() if number == 0 else Command(resume=f"row {number}")
         result = run(agent, given, "invoke", thread())
         assert "block" not in dict(seen.actions).values()
-    agent = guarded(ScriptedModel(script=rounds(8)), [Counted(lambda _n, _k: interrupt("go on?"))], seen, checkpointer=saver)
+    agent = guarded(
+        ScriptedModel(script=rounds(8)), [Counted(lambda _n, _k: interrupt("go on?"))], seen, checkpointer=saver
+    )
     assert_healthy(run(agent, Command(resume="row 8"), "invoke", thread()))
 
 
@@ -185,7 +187,11 @@ def test_limits_go_on_over_an_interrupt_in_another_process(way):
 @both_ways
 def test_an_interrupted_run_that_is_given_up_for_a_new_question_is_cancelled(way):
     def script(messages, _number):
-        return Say("done") if [m.text for m in messages if isinstance(m, HumanMessage)][-1] == "Never mind." else Say("", (LOOKUP,))
+        return (
+            Say("done")
+            if [m.text for m in messages if isinstance(m, HumanMessage)][-1] == "Never mind."
+            else Say("", (LOOKUP,))
+        )
 
     seen = watched()
     agent = guarded(ScriptedModel(script=script), [Asks(1)], seen, checkpointer=InMemorySaver())
@@ -242,7 +248,9 @@ def test_the_time_a_tool_takes_after_the_human_answered_counts(way):
 
 
 @both_ways
-@pytest.mark.parametrize("where", [{"interrupt_before": ["tools"]}, {"interrupt_after": ["tools"]}], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "where", [{"interrupt_before": ["tools"]}, {"interrupt_after": ["tools"]}], ids=["before", "after"]
+)
 def test_a_streak_goes_on_over_breakpoints(way, where):
     model, lookup, seen = ScriptedModel(script=deaf()), Counted(), watched()
     agent = guarded(model, [lookup], seen, checkpointer=InMemorySaver(), **where)
@@ -414,7 +422,9 @@ def test_damaged_saved_counters_do_not_end_a_run(way):
     run(agent, ask(), way, thread())
     saved = agent.get_state(thread()).values["loopguard_session"]
     seen.guard.discard(saved["id"])
-    agent.update_state(thread(), {"loopguard_session": {**saved, "state": {"version": 1, "counters": "x"}}}, as_node="model")
+    agent.update_state(
+        thread(), {"loopguard_session": {**saved, "state": {"version": 1, "counters": "x"}}}, as_node="model"
+    )
     result = None
     while agent.get_state(thread()).next:
         result = run(agent, None, way, thread())
@@ -477,13 +487,11 @@ def test_handing_over_to_another_agent_of_the_graph_ends_the_run(way):
     """The usual hand-off: a tool that returns a command for the graph outside. The agent's run is over with it."""
     from typing import Annotated
 
-    from langchain_core.tools import InjectedToolCallId, tool
     from langchain.tools import InjectedState
+    from langchain_core.tools import InjectedToolCallId, tool
 
     @tool
-    def hand_over(
-        tool_call_id: Annotated[str, InjectedToolCallId], state: Annotated[dict, InjectedState]
-    ) -> Command:
+    def hand_over(tool_call_id: Annotated[str, InjectedToolCallId], state: Annotated[dict, InjectedState]) -> Command:
         """Hand over."""
         said = ToolMessage("handed over", tool_call_id=tool_call_id)
         return Command(goto="second", graph=Command.PARENT, update={"messages": [*state["messages"], said]})
@@ -503,7 +511,9 @@ def test_handing_over_to_another_agent_of_the_graph_ends_the_run(way):
 @both_ways
 def test_a_raised_stop_is_raised_again_when_the_thread_is_resumed(way):
     seen = watched()
-    agent = guarded(ScriptedModel(script=deaf()), [Counted()], seen, exit_behavior="error", checkpointer=InMemorySaver())
+    agent = guarded(
+        ScriptedModel(script=deaf()), [Counted()], seen, exit_behavior="error", checkpointer=InMemorySaver()
+    )
     for given in (ask(), None):
         with pytest.raises(LoopGuardStop):
             run(agent, given, way, thread())

@@ -142,20 +142,8 @@ class MiddlewareDriver(_GraphDriver):
     @property
     def features(self) -> frozenset[str]:
         cost = {"cost"} if self.mode in ("invoke", "ainvoke") else set()  # ChatOpenAI drops it while streaming
-        return frozenset(
-            {
-                "history",
-                "on_stop",
-                "raise",
-                "notice",
-                "usage",
-                "unknown_tool",
-                "tool_errors",
-                "nested",
-                "approval",
-                *cost,
-            }
-        )
+        shared = {"history", "usage", "unknown_tool", "tool_errors", "nested", "approval"}
+        return frozenset({"on_stop", "raise", "notice", *shared, *cost})
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         middleware = LoopGuardMiddleware(
