@@ -1,4 +1,4 @@
-"""Names that come from a model or a provider, cut to what a saved state may hold."""
+"""What comes from a model, a provider or a saved state, cut to what a session may hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import xxhash
 
 _LENGTH = 40
+_MAX_COUNT = 2**53
 
 
 def bounded_key(name: Any) -> str:
@@ -15,3 +16,25 @@ def bounded_key(name: Any) -> str:
     if len(key) <= _LENGTH and key.isascii() and key.isprintable():
         return key
     return "#" + xxhash.xxh3_64_hexdigest(key.encode("utf-8", "surrogatepass"))
+
+
+def count(value: Any) -> int:
+    """A saved count.
+
+    Raises:
+        ValueError: It is no whole number that a session can have counted.
+    """
+    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+        raise ValueError(f"a count is a whole number, not {type(value).__name__}")
+    return value
+
+
+def short_text(value: Any, length: int = _LENGTH) -> str:
+    """A saved text.
+
+    Raises:
+        ValueError: It is no text, or longer than anything that was saved.
+    """
+    if not isinstance(value, str) or len(value) > length:
+        raise ValueError(f"not a text of at most {length} characters")
+    return value

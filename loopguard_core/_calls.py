@@ -57,7 +57,7 @@ class Identifier:
     def _observed(self, call: ToolCall, tool: str, arguments: Any, key: Any) -> ObservedCall:
         text = f"{tool}\n{canonical_json(key)}"
         identity = xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
-        return ObservedCall(call.id, tool, bounded_key(tool), identity, arguments, text, call.handoff)
+        return ObservedCall(call.id, tool, bounded_key(tool), identity, arguments, text, call.refusable)
 
     def fingerprint(self, call: ObservedCall, key: bytes | None) -> str:
         """What names this identity outside the process.

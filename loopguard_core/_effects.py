@@ -10,14 +10,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from loopguard_core._bounded import bounded_key, count, short_text
 from loopguard_core._types import Action
 
-MAX_STREAKS = 64
+MAX_STREAKS = 48
 """Streaks whose steering is remembered; the oldest go first."""
 
 MAX_PENDING = 4
 """Steering messages before one model call."""
 
+MAX_TEXT = 1024
+"""Characters of one steering message."""
+
+_NAME = 64
 _STEERED, _ESCALATED = 1, 2
 
 
@@ -57,7 +62,7 @@ class Effects:
         """
         if action is Action.ESCALATE and not self.escalate and not self.escalations_left:
             action = Action.STEER
-        key = (detector, identity)
+        key = (detector[:_NAME], bounded_key(identity))
         began, done = self._streaks.get(key, (since, 0))
         if began != since:
             done = 0
@@ -65,7 +70,10 @@ class Effects:
         if done & bit:
             return
         if action is Action.STEER:
-            if len(self.steers) < MAX_PENDING and text not in self.steers:
+            text = text[:MAX_TEXT]
+            if text not in self.steers:
+                if len(self.steers) >= MAX_PENDING:  # what is not said now may be said later in the streak
+                    return
                 self.steers.append(text)
         else:
             self.escalate = True
@@ -109,11 +117,11 @@ class Effects:
         """
         try:
             streaks = OrderedDict(
-                ((str(detector), str(identity)), (int(since), int(done)))
+                ((short_text(detector, _NAME), short_text(identity)), (count(since), count(done)))
                 for detector, identity, since, done in state["streaks"][-MAX_STREAKS:]
             )
-            steers = [str(text) for text in state["steers"]][:MAX_PENDING]
-            escalate, escalations = bool(state["escalate"]), max(0, int(state["escalations"]))
+            steers = [short_text(text, MAX_TEXT) for text in state["steers"][:MAX_PENDING]]
+            escalate, escalations = bool(state["escalate"]), count(state["escalations"])
         except (KeyError, TypeError) as error:
             raise ValueError("not saved effects") from error
         self._streaks, self.steers = streaks, steers

@@ -9,6 +9,9 @@ from collections import Counter
 
 logger = logging.getLogger("loopguard")
 
+MAX_LABELS = 256
+"""Labels that are told apart; the rest are counted together."""
+
 
 class Faults:
     """Counts contained faults by a short label.
@@ -20,18 +23,21 @@ class Faults:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
-    def note(self, label: str, error: BaseException | None = None, *, text: str = "") -> None:
+    def note(self, label: str, error: BaseException | None = None, *, text: str = "", always: bool = False) -> None:
         """Count a fault, and log it if it is the first with this label.
 
         Args:
             label: What failed, for example `begin_round` or `plugin alerts`; one of few values.
             error: The exception, if there is one.
             text: What to do about it, or what follows from it.
+            always: Log it every time: for what each run must say for itself, such as spending that was lost.
         """
         with self._lock:
+            if label not in self._counts and len(self._counts) >= MAX_LABELS:  # labels may name tools
+                label = "others"
             self._counts[label] += 1
             first = self._counts[label] == 1
-        if not first:
+        if not first and not always:
             return
         if error is None:
             logger.warning("%s: %s", label, text or "failed")

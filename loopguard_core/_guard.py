@@ -24,7 +24,7 @@ from loopguard_core._policy import Policy
 from loopguard_core._policy_file import apply_environment, load_policy, resolve_policy
 from loopguard_core._scoring import Scorer
 from loopguard_core._session import Origin, Session
-from loopguard_core._surface import Surface
+from loopguard_core._surface import ANYWHERE, Surface
 from loopguard_core._types import Action, Usage
 from loopguard_core.detectors import Detector, RepeatedCall
 
@@ -167,9 +167,7 @@ class LoopGuard:
         policy = self.policy
         if escalation_model is None:
             escalation_model = policy.escalation.models.get(origin.adapter or "default")
-        perform: Callable[[Action], Action] = _as_is
-        if surface is not None:
-            perform = partial(surface.perform, escalation=escalation_model is not None)
+        perform = partial((surface or ANYWHERE).perform, escalation=escalation_model is not None)
         identifier = Identifier(policy, self.plugins, lambda label, text: self.faults.note(label, text=text))
         scorer = Scorer(policy, identifier, self._detectors(), self.faults, perform, self._fingerprint_key())
         return Session(
@@ -240,7 +238,8 @@ class LoopGuard:
 
     def count(self, label: str) -> None:
         """Count something that is tolerated and not worth a log line."""
-        self._counts[label] += 1
+        with self._lock:
+            self._counts[label] += 1
 
     def _fingerprint_key(self) -> bytes | None:
         privacy = self.policy.privacy
@@ -296,7 +295,3 @@ def as_guard(guard: LoopGuard | PolicyLike) -> LoopGuard:
     if isinstance(guard, LoopGuard):
         return guard
     return LoopGuard(resolve_policy(guard))
-
-
-def _as_is(action: Action) -> Action:
-    return action

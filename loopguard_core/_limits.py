@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from loopguard_core._bounded import count as _count
 from loopguard_core._policy import Limits
 from loopguard_core._types import EndReason, Usage
 
+_MAX_DIGITS = 100
 _TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "total_tokens")
 
 
@@ -48,13 +50,13 @@ class Counters:
         for name in _TOKENS:
             value = getattr(usage, name)
             if value is not None:
-                self._tokens[name] = self._tokens.get(name, 0) + max(0, int(value))
+                self._tokens[name] = self._tokens.get(name, 0) + max(0, value)
         if usage.input_tokens is not None or usage.output_tokens is not None:
             self._spent_tokens += max(0, usage.input_tokens or 0) + max(0, usage.output_tokens or 0)
         else:
             self._spent_tokens += max(0, usage.total_tokens or 0)
-        if usage.cost is not None and usage.cost.is_finite():
-            self._cost = (self._cost or Decimal(0)) + usage.cost
+        if usage.cost is not None:
+            self._cost = (self._cost or Decimal(0)) + max(Decimal(0), usage.cost)
 
     @property
     def usage(self) -> Usage:
@@ -98,12 +100,12 @@ class Counters:
         """
         try:
             numbers = {name: _count(state[name]) for name in ("turns", "tool_calls", "model_calls", "spent_tokens")}
-            tokens = {name: _count(value) for name, value in dict(state["tokens"]).items() if name in _TOKENS}
-            cost = None if state["cost"] is None else Decimal(state["cost"])
+            tokens = {name: _count(value) for name, value in dict(state["tokens"]).items()}
+            if not set(tokens) <= set(_TOKENS):
+                raise ValueError("unknown kind of tokens")
+            cost = None if state["cost"] is None else _dollars(state["cost"])
         except (KeyError, TypeError, InvalidOperation) as error:
             raise ValueError("not a saved count of what was used") from error
-        if cost is not None and not cost.is_finite():
-            raise ValueError("a cost is a finite number")
         self.turns, self.tool_calls, self.model_calls = (numbers[n] for n in ("turns", "tool_calls", "model_calls"))
         self._spent_tokens = numbers["spent_tokens"]
         self._tokens = tokens
@@ -144,14 +146,15 @@ class ActiveClock:
     def resume(self) -> None:
         """Go on."""
         if self._since is None:
-            self._since = self._now()
+            self._since = self._touched = self._now()
 
     def touch(self) -> None:
         """Something happens now."""
         self._touched = self._now()
 
 
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"a count is a whole number, not {type(value).__name__}")
-    return value
+def _dollars(value: Any) -> Decimal:
+    amount = Decimal(value) if isinstance(value, str) and len(value) <= _MAX_DIGITS else Decimal("NaN")
+    if not amount.is_finite() or amount < 0:
+        raise ValueError("a saved cost is the text of a finite amount")
+    return amount

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import inspect
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -19,17 +21,19 @@ from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._faults import Faults
 from loopguard_core._hookspec import PROJECT
 from loopguard_core._types import Action
+from loopguard_core.detectors import Detector
 
 if TYPE_CHECKING:
     from loopguard_core._policy import Policy
     from loopguard_core._session import Session
-    from loopguard_core.detectors import Detector
 
 HOOKS = ("doom_loop_detected", "session_end", "post_model_call", "loop_key", "detectors", "stop_when")
 OBSERVERS = frozenset({"session_end", "post_model_call"})
 """Hooks whose result is not used; only these may be `async def`."""
 
 ENTRY_POINT_GROUP = "loopguard"
+
+logger = logging.getLogger("loopguard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Plugins:
         self._manager.add_hookspecs(_hookspec)
         self._faults = faults
         self._info: list[PluginInfo] = []
+        self._labels: dict[int, tuple[int, str]] = {}
         self.background = Background(faults)
         self._impls: dict[str, tuple[pluggy.HookImpl, ...]] = dict.fromkeys(HOOKS, ())
 
@@ -82,9 +87,15 @@ class Plugins:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
             raise PluginError(f"plugin {label}: {str(error).strip()}") from error
-        self._info.append(PluginInfo(label, tuple(hooks), origin))
         for hook in HOOKS:
-            self._impls[hook] = tuple(getattr(self._manager.hook, hook).get_hookimpls())
+            if hook not in hooks and inspect.ismethod(getattr(plugin, hook, None)):
+                logger.warning("plugin %s: %s has no @hookimpl and is not called", label, hook)
+        self._info.append(PluginInfo(label, tuple(hooks), origin))
+        self._labels[id(plugin)] = (len(self._labels), label)
+        for hook in HOOKS:
+            # pluggy has an order of its own; here the order of registration counts.
+            impls = getattr(self._manager.hook, hook).get_hookimpls()
+            self._impls[hook] = tuple(sorted(impls, key=lambda impl: self._labels[id(impl.plugin)][0]))
 
     def register_callables(self, **callables: Callable[..., Any] | None) -> None:
         """Add plain functions, by the name of the hook each one serves.
@@ -177,7 +188,7 @@ class Plugins:
             if answer is None:
                 continue
             try:
-                action = Action(answer)
+                action = Action(answer if isinstance(answer, str) else "")
             except ValueError:
                 self._fault(impl, f"doom_loop_detected returned {type(answer).__name__}, not an Action")
                 continue
@@ -219,7 +230,7 @@ class Plugins:
     def loop_key(self, tool: str, arguments: Any) -> Any:
         """The first opinion on what identifies a call; None if nobody has one."""
         for impl in self._impls["loop_key"]:
-            key = self._call(impl, tool=tool, arguments=arguments)
+            key = self._call(impl, tool=tool, arguments=_copy(arguments))
             if key is not None:
                 return key
         return None
@@ -230,9 +241,13 @@ class Plugins:
         for impl in self._impls["detectors"]:
             added = self._call(impl, policy=policy)
             try:
-                found.extend(added if added is not None else ())
-            except TypeError:
-                self._fault(impl, f"detectors returned {type(added).__name__}, not a list of detectors")
+                for detector in added if added is not None else ():
+                    if isinstance(detector, Detector) and isinstance(getattr(detector, "name", None), str):
+                        found.append(detector)
+                    else:
+                        self._fault(impl, f"detectors returned {_kind(detector)}, not an instance with a name")
+            except Exception as error:  # noqa: BLE001  # no list, or a generator that raises
+                self._faults.note(self._name_of(impl), error, text="Its detectors are left out.")
         return found
 
     def stop_when(self, session: Session) -> str | None:
@@ -241,29 +256,41 @@ class Plugins:
             reason = self._call(impl, session=session)
             if isinstance(reason, str) and reason.strip():
                 return reason.strip()
-            if reason:
+            if reason is not None and reason is not False and not isinstance(reason, str):
                 self._fault(impl, f"stop_when returned {type(reason).__name__}, not a short text")
         return None
 
     def _observe(self, impl: pluggy.HookImpl, event: PostModelCall | SessionEnd) -> None:
         result = self._call(impl, event=event)
         if isinstance(result, Coroutine):
-            self.background.submit(result, f"plugin {impl.plugin_name}")
+            self.background.submit(result, self._name_of(impl))
 
     def _call(self, impl: pluggy.HookImpl, **arguments: Any) -> Any:
         try:
             return impl.function(*(arguments[name] for name in impl.argnames))
         except Exception as error:  # noqa: BLE001  # a plugin's fault must never become the run's
-            self._faults.note(f"plugin {impl.plugin_name}", error, text="Its answer is ignored; others still run.")
+            self._faults.note(self._name_of(impl), error, text="Its answer is ignored; others still run.")
             return None
 
+    def _name_of(self, impl: pluggy.HookImpl) -> str:
+        return f"plugin {self._labels[id(impl.plugin)][1]}"
+
     def _fault(self, impl: pluggy.HookImpl, text: str) -> None:
-        self._faults.note(f"plugin {impl.plugin_name}", text=text)
+        self._faults.note(self._name_of(impl), text=text)
 
 
 def _label(plugin: object) -> str:
     name = getattr(plugin, "__name__", None)
     return name if isinstance(name, str) else type(plugin).__name__
+
+
+def _copy(arguments: Any) -> Any:
+    """What a careless implementation may change: never the arguments the tool is called with."""
+    return dict(arguments) if isinstance(arguments, dict) else arguments
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if inspect.isclass(value) else type(value).__name__
 
 
 def _suggestion(hook: str) -> str:
@@ -274,7 +301,10 @@ def _suggestion(hook: str) -> str:
 
 def _one_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a callable of any kind the signature the event hooks have."""
-    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    target = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    target = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
     if inspect.iscoroutinefunction(target):
 
         async def observed(event: object) -> object:

@@ -5,43 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from loopguard_core._bounded import bounded_key
+from loopguard_core._bounded import bounded_key, short_text
 from loopguard_core._outcome import combine, is_own_words, judge_error, result_digest
 from loopguard_core.detectors import ObservedCall
 
-MAX_CALLS = 96
+MAX_CALLS = 80
 """Distinct calls of one round that are followed. Of a larger fan-out those with the smallest hashes are kept, so that
 neither order nor luck decides which, and a repeated one keeps the same."""
+
+_LONG_ID = 128
 
 
 class _Slot:
     """One call by its id. Calls that share an id form a chain: providers that reuse one answer in order."""
 
-    __slots__ = ("call", "digest", "next")
+    __slots__ = ("answered", "call", "digest", "next")
 
     def __init__(self, call: ObservedCall, digest: str | None = None) -> None:
         self.call = call
         self.digest = digest
+        self.answered = digest is not None
         self.next: _Slot | None = None
 
 
 class OpenRound:
     """Collects results until the next round begins, in whatever order and from whatever thread they come."""
 
-    __slots__ = ("_calls", "_slots")
+    __slots__ = ("_calls", "_slots", "_spare")
 
     def __init__(self) -> None:
         self._calls: list[ObservedCall] = []
         self._slots: dict[str, _Slot] = {}
+        self._spare = 0
 
     def begin(self, calls: list[ObservedCall]) -> None:
         """Start with the distinct calls that are followed."""
         self._calls = calls
         self._slots = {}
+        self._spare = MAX_CALLS - len(calls)
 
-    def expect(self, call_id: str, call: ObservedCall) -> None:
-        """Wait for the result of a call."""
-        self._add(call_id if type(call_id) is str else str(call_id), _Slot(call))
+    def expect(self, call_id: str, call: ObservedCall, *, duplicate: bool) -> None:
+        """Wait for the result of a followed call; of its duplicates only as many are waited for as fit."""
+        if duplicate:
+            if self._spare <= 0:
+                return
+            self._spare -= 1
+        self._add(_key(call_id), _Slot(call))
 
     def _add(self, key: str, slot: _Slot) -> None:
         last = self._slots.setdefault(key, slot)
@@ -56,12 +65,13 @@ class OpenRound:
         Returns:
             False if no call of this round has that id.
         """
-        key = call_id if type(call_id) is str else str(call_id)
+        key = _key(call_id)
         slot = self._slots.get(key) or self._slots.get(bounded_key(key))  # saved state keeps the bounded form
         if slot is None:
             return False
-        while slot.digest is not None and slot.next is not None:
+        while slot.answered and slot.next is not None:
             slot = slot.next
+        slot.answered = True
         if not is_own_words(output):
             slot.digest = result_digest(output, judge_error(output) if is_error is None else is_error)
         return True
@@ -93,8 +103,7 @@ class OpenRound:
 
     def save(self) -> list[Any]:
         """As plain JSON, so that results may come in after a resume."""
-        rows = [[bounded_key(key), slot.call.identity, slot.digest, slot.call.tool_key] for key, slot in self._each()]
-        return rows[:MAX_CALLS]
+        return [[bounded_key(key), slot.call.identity, slot.digest, slot.call.tool_key] for key, slot in self._each()]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -105,9 +114,17 @@ class OpenRound:
         calls: dict[str, ObservedCall] = {}
         restored = OpenRound()
         try:
-            for key, identity, digest, tool in state:
-                call = calls.setdefault(str(identity), ObservedCall(str(key), str(tool), str(tool), str(identity)))
-                restored._add(str(key), _Slot(call, None if digest is None else str(digest)))
+            for key, identity, digest, tool in state[:MAX_CALLS]:
+                new = ObservedCall(short_text(key), short_text(tool), tool, short_text(identity))
+                slot = _Slot(calls.setdefault(identity, new), None if digest is None else short_text(digest))
+                restored._add(key, slot)
         except TypeError as error:
             raise ValueError("not a saved round") from error
         self._calls, self._slots = list(calls.values()), restored._slots
+        self._spare = 0
+
+
+def _key(call_id: Any) -> str:
+    """The id, cut where it is so long that keeping it would cost memory."""
+    key = call_id if type(call_id) is str else str(call_id)
+    return key if len(key) <= _LONG_ID else bounded_key(key)

@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
+from loopguard_core._bounded import bounded_key, count, short_text
 from loopguard_core._faults import Faults
-from loopguard_core._types import Action, EndReason, Stop, Verdict
+from loopguard_core._types import Action, Channel, EndReason, Stop, Verdict
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ def stop_to_json(stop: Stop | None) -> dict[str, Any] | None:
         call_id = stop.verdict.call_id
         saved["verdict"] |= {
             "message": stop.verdict.message[:_TEXT_LIMIT],
-            "call_id": None if call_id is None else str(call_id)[:_TEXT_LIMIT],
+            "call_id": None if call_id is None else bounded_key(call_id),
             "evidence": _plain(stop.verdict.evidence),
         }
     return saved
@@ -43,21 +44,41 @@ def stop_from_json(value: Any) -> Stop | None:
     if value is None:
         return None
     try:
-        verdict = value["verdict"]
-        if verdict is not None:
-            verdict = Verdict(**{**verdict, "action": Action(verdict["action"])})
-        reason = value["reason"]
+        reason, verdict = value["reason"], value["verdict"]
         if reason not in get_args(EndReason):
-            raise ValueError(f"unknown reason {reason!r}")
-        return Stop(reason, verdict, str(value["message"]))
-    except (KeyError, TypeError) as error:
+            raise ValueError("unknown reason")
+        message = short_text(value["message"], _TEXT_LIMIT)
+        return Stop(reason, None if verdict is None else _verdict_from_json(verdict), message)
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("not a saved stop") from error
+
+
+def _verdict_from_json(value: Mapping[str, Any]) -> Verdict:
+    texts = {
+        name: None if value[name] is None else short_text(value[name], _TEXT_LIMIT)
+        for name in ("fingerprint", "tool", "call_id")
+    }
+    if value["channel"] not in (None, *get_args(Channel)):
+        raise ValueError("unknown channel")
+    return Verdict(
+        detector=short_text(value["detector"], _TEXT_LIMIT),
+        action=Action(value["action"]),
+        streak=count(value["streak"]),
+        round=count(value["round"]),
+        message_index=count(value["message_index"]),
+        channel=value["channel"],
+        char=None if value["char"] is None else count(value["char"]),
+        abort=bool(value["abort"]),
+        message=short_text(value["message"], _TEXT_LIMIT),
+        evidence=_plain(value["evidence"]),
+        **texts,
+    )
 
 
 def _plain(evidence: Mapping[str, Any]) -> dict[str, Any]:
     """Evidence of a third party's detector may be anything; what is not small plain JSON is left out."""
     try:
-        text = json.dumps(dict(evidence))
+        text = json.dumps(dict(evidence), allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return {}
     return dict(evidence) if len(text) <= _TEXT_LIMIT else {}
@@ -85,9 +106,13 @@ def fitted(state: dict[str, Any], *, bounded: bool) -> dict[str, Any]:
 
 def _size(value: Any) -> int:
     try:
-        return len(json.dumps(value, separators=(",", ":")))
+        return len(json.dumps(value, separators=(",", ":"), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         return MAX_BYTES + 1
+
+
+_AFRESH = "That part starts afresh."
+_SPENDING = "What it had spent is unknown: limits count from zero."
 
 
 class Parts:
@@ -95,20 +120,20 @@ class Parts:
 
     Args:
         state: What `Session.save` gave, possibly damaged on its way.
-        faults: Where damage is noted.
+        faults: Where damage is noted. Lost spending is logged for every run it is lost in.
     """
 
     def __init__(self, state: Any, faults: Faults) -> None:
         self._faults = faults
         self._state: Mapping[str, Any] = {}
         if not isinstance(state, Mapping):
-            self._damage("it is not an object", "Nothing of it is used: what it had spent is unknown.")
+            self._damage("it is not an object", _SPENDING)
         elif state.get("version") != VERSION:
-            self._damage("its version is unknown", "Nothing of it is used: what it had spent is unknown.")
+            self._damage("its version is unknown", _SPENDING)
         else:
             self._state = state
 
-    def take(self, name: str, restore: Callable[[Any], None], *, lost: str = "That part starts afresh.") -> None:
+    def take(self, name: str, restore: Callable[[Any], None], *, lost: str = _AFRESH) -> None:
         """Hand one part to whoever it belongs to."""
         if not self._state:
             return
@@ -117,9 +142,11 @@ class Parts:
             return
         self.restore(name, restore, self._state[name], lost=lost)
 
-    def restore(
-        self, name: str, restore: Callable[[Any], None], value: Any, *, lost: str = "That part starts afresh."
-    ) -> None:
+    def take_spending(self, name: str, restore: Callable[[Any], None]) -> None:
+        """Hand on the part that says what was spent."""
+        self.take(name, restore, lost=_SPENDING)
+
+    def restore(self, name: str, restore: Callable[[Any], None], value: Any, *, lost: str = _AFRESH) -> None:
         """Hand a value to whoever it belongs to."""
         try:
             restore(value)
@@ -132,8 +159,8 @@ class Parts:
         if isinstance(value, kind):
             return value
         if self._state:
-            self._damage(f"part {name!r} is not a {kind.__name__}", "That part starts afresh.")
+            self._damage(f"part {name!r} is not a {kind.__name__}", _AFRESH)
         return kind()
 
     def _damage(self, what: str, lost: str) -> None:
-        self._faults.note("saved state", text=f"{what}. {lost}")
+        self._faults.note("saved state", text=f"{what}. {lost}", always=lost is _SPENDING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from loopguard_core import _messages
 from loopguard_core._calls import Identifier
@@ -38,12 +38,14 @@ class ScoredCall:
         observed: The call as detectors saw it, shared by duplicates; None if it is exempt or could not be followed.
         duplicate: True if the same identity came before it in this round.
         verdict: The detection; None where no rung was crossed.
+        followed: Whether its result is wanted; False for what is too much of a large fan-out.
     """
 
     id: str
     observed: ObservedCall | None
     duplicate: bool = False
     verdict: Verdict | None = None
+    followed: bool = True
 
     @property
     def action(self) -> Action | None:
@@ -53,12 +55,14 @@ class ScoredCall:
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The strongest finding on one call."""
+    """The strongest finding on one call, checked."""
 
     action: Action
     detector: Detector
     finding: Finding
     ladder: Ladder
+    fact: str
+    evidence: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,9 @@ class Scorer:
         followed = list(distinct.values())
         if len(followed) > MAX_CALLS:
             followed = sorted(followed, key=lambda call: call.identity)[:MAX_CALLS]
+            kept = {call.identity for call in followed}
+            for row in scored:
+                row.followed = row.observed is not None and row.observed.identity in kept
         effects: list[Effect] = []
         best = self._strongest(followed, distinct, number)
         for call in (call for call in followed if call.identity in best) if best else ():
@@ -144,7 +151,7 @@ class Scorer:
         for call in calls:
             observed = self._observe(call)
             first = None if observed is None else distinct.setdefault(observed.identity, observed)
-            scored.append(ScoredCall(call.id, first, first is not observed))
+            scored.append(ScoredCall(_id_of(call), first, first is not observed))
         return scored, distinct
 
     def _observe(self, call: ToolCall) -> ObservedCall | None:
@@ -159,22 +166,38 @@ class Scorer:
     ) -> dict[str, _Best]:
         best: dict[str, _Best] = {}
         for detector in self.detectors:
-            for finding in self.contained(detector, detector.begin_round, followed, number) or ():
-                call = distinct.get(finding.identity or "")
-                if call is None:
-                    continue
-                ladder = self._policy.ladder_for(detector.name, call.tool, finding.kind, detector.ladder)
-                action = ladder.action(finding.streak)
-                if action is None:
-                    continue
-                before = best.get(call.identity)
-                if before is None or RANK[action] > RANK[before.action]:
-                    best[call.identity] = _Best(action, detector, finding, ladder)
+            for identity, found in self.contained(detector, self._rate, detector, followed, distinct, number) or ():
+                before = best.get(identity)
+                if before is None or RANK[found.action] > RANK[before.action]:
+                    best[identity] = found
         return best
 
-    def perform(self, action: Action, handoff: bool = False) -> Action:
-        """The action, or the next weaker one that can be done here; a call that hands over cannot be refused."""
-        return self._can_do(Action.STEER if handoff and action is Action.BLOCK else action)
+    def _rate(
+        self, detector: Detector, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
+    ) -> list[tuple[str, _Best]]:
+        rated: list[tuple[str, _Best]] = []
+        for finding in detector.begin_round(followed, number):
+            call = distinct.get(finding.identity or "")
+            found = None if call is None else self._rung(detector, finding, call.tool)
+            if call is not None and found is not None:
+                rated.append((call.identity, found))
+        return rated
+
+    def _rung(self, detector: Detector, finding: Finding, tool: str | None) -> _Best | None:
+        """What the ladder makes of a finding; a finding that makes no sense raises here, where it is contained."""
+        ladder = self._policy.ladder_for(detector.name, tool, finding.kind, detector.ladder)
+        action = ladder.action(finding.streak)
+        if action is None:
+            return None
+        shown = None if tool is None else display_name(tool)
+        fact = detector.describe(finding, shown)
+        if not isinstance(fact, str):
+            raise TypeError(f"describe returned {type(fact).__name__}, not a text")
+        return _Best(action, detector, finding, ladder, fact, dict(finding.evidence))
+
+    def perform(self, action: Action, refusable: bool = True) -> Action:
+        """The action, or the next weaker one that can be done here to such a call."""
+        return self._can_do(action if refusable or action is not Action.BLOCK else Action.STEER)
 
     def read(
         self,
@@ -187,16 +210,16 @@ class Scorer:
         """Let every detector read text; the strongest finding counts."""
         best: _Best | None = None
         for detector in self.detectors:
-            finding = self.contained(detector, step, detector)
-            if finding is None:
-                continue
-            ladder = self._policy.ladder_for(detector.name, None, finding.kind, detector.ladder)
-            action = ladder.action(finding.streak)
-            if action is not None and (best is None or RANK[action] > RANK[best.action]):
-                best = _Best(action, detector, finding, ladder)
+            found = self.contained(detector, self._rate_text, detector, step)
+            if found is not None and (best is None or RANK[found.action] > RANK[best.action]):
+                best = found
         if best is None:
             return None, []
         return self._decide(None, best, number, message_index, judge, channel)
+
+    def _rate_text(self, detector: Detector, step: Callable[[Detector], Finding | None]) -> _Best | None:
+        finding = step(detector)
+        return None if finding is None else self._rung(detector, finding, None)
 
     def _decide(
         self,
@@ -208,12 +231,12 @@ class Scorer:
         channel: Channel | None = None,
     ) -> tuple[Verdict, list[Effect]]:
         finding, name, shadow = best.finding, best.detector.name, self._policy.shadow
-        handoff = call is not None and call.handoff
+        refusable = call is None or call.refusable
         tool = None if call is None else display_name(call.tool)
-        fact = best.detector.describe(finding, tool)
+        fact = best.fact
         proposed = Verdict(
             detector=name,
-            action=Action.OBSERVE if shadow else self.perform(best.action, handoff),
+            action=Action.OBSERVE if shadow else self.perform(best.action, refusable),
             streak=finding.streak,
             fingerprint=None if call is None else self._identifier.fingerprint(call, self.key),
             tool=tool,
@@ -223,7 +246,7 @@ class Scorer:
             channel=channel,
             char=finding.char,
             abort=finding.abort and not shadow,
-            evidence=dict(finding.evidence),
+            evidence=best.evidence,
         )
         proposed = _worded(proposed, fact, best.action if shadow else None)
         taken, overridden = judge(proposed, best.action, call)
@@ -231,7 +254,7 @@ class Scorer:
             return proposed, []
         verdict = proposed if taken is proposed.action else _worded(replace(proposed, action=taken), fact)
         rungs = (taken,) if overridden else best.ladder.crossed(finding.streak)
-        wanted = {self.perform(rung, handoff) for rung in rungs}
+        wanted = {self.perform(rung, refusable) for rung in rungs}
         about = finding.identity or name
         effects = [
             Effect(rung, name, about, finding.since, _messages.steered(fact))
@@ -239,6 +262,10 @@ class Scorer:
             if rung in wanted and taken is not Action.STOP
         ]
         return verdict, effects
+
+    def save(self) -> dict[str, Any]:
+        """The state of each detector; one that cannot say its own is left out."""
+        return {detector.name: self.contained(detector, detector.save) for detector in self.detectors}
 
     def contained(self, detector: Detector, step: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Run one step of a detector; one that raises is noted and left out of this session from then on."""
@@ -252,3 +279,10 @@ class Scorer:
 
 def _worded(verdict: Verdict, fact: str, shadowed: Action | None = None) -> Verdict:
     return replace(verdict, message=_messages.verdict(verdict.action, fact, shadowed))
+
+
+def _id_of(call: ToolCall) -> str:
+    try:
+        return call.id if type(call.id) is str else str(call.id)
+    except Exception:  # noqa: BLE001  # an SDK's odd object; its result cannot be matched, and counts as unchanged
+        return ""

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, get_args
 
 from loopguard_core import _messages, _saved
+from loopguard_core._bounded import count, short_text
 from loopguard_core._effects import Effects
 from loopguard_core._errors import LoopGuardStop
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
@@ -97,7 +100,7 @@ def _no_text(*_: Any, **__: Any) -> str | None:
 def _unscored(calls: Sequence[ToolCall], *_: Any, **__: Any) -> list[Decision]:
     try:
         return [_UNSCORED] * len(calls)
-    except TypeError:
+    except Exception:  # noqa: BLE001  # not even a list
         return []
 
 
@@ -205,23 +208,25 @@ class Session:
         """
         if not self._guard.enabled:
             return _NOTHING
-        if self._directive is not None:
-            return self._directive
         self._wake()
+        # Asked again it is the same call, unless the run was ended in between.
+        if self._directive is not None and (self._stop is None or self._directive.stop is not None):
+            return self._directive
         self._clock.touch()
         self._message_state = "open"
         stop = self._due_stop() or self._custom_stop()
         if stop is not None:
             self._declare(stop)
             self._directive = Directive(stop=stop)
-        elif not self._effects.pending:
-            self._directive = _NOTHING
         else:
-            escalated = self._effects.escalate and self._escalation_model is not None
-            self._directive = Directive(
-                steer=tuple(self._effects.steers), model=self._escalation_model if escalated else None
-            )
+            self._directive = self._pending_directive()
         return self._directive
+
+    def _pending_directive(self) -> Directive:
+        if not self._effects.pending:
+            return _NOTHING
+        model = self._escalation_model if self._effects.escalate else None
+        return Directive(steer=tuple(self._effects.steers), model=model)
 
     async def abefore_model_call(
         self,
@@ -251,10 +256,8 @@ class Session:
         """
         if not self._guard.enabled:
             return None
-        used = usage if usage is not None else _UNKNOWN
-        directive, self._directive = self._directive, None
-        if directive is not None and directive is not _NOTHING and directive.stop is None:
-            self._effects.delivered(directive.steer, escalated=directive.model is not None)
+        used = usage if isinstance(usage, Usage) else _UNKNOWN
+        self._settle_directive()
         if self._message_state != "ended":
             self._messages += 1
         self._message_state = "called"
@@ -351,17 +354,20 @@ class Session:
         Returns:
             One decision a call, in the same order.
         """
+        if type(calls) is not list:
+            calls = list(calls)
         if not calls:
             return []
         if not self._guard.enabled:
             return [_UNSCORED] * len(calls)
         if self._asleep:
             self._wake()
+        self._settle_directive()  # a round shows that its model call succeeded, whether or not that was reported
         if self._message_state == "open":
             self._messages += 1
         self._message_state = "open"
         self._close_round()
-        over = self._turns_stop() if self._limits.turns is not None and self._stop is None else None
+        over = self._round_stop() if self._stop is None and (self._capped or self._parent is not None) else None
         self._counters.turns += 1
         scored = self._scorer.score(calls, self._counters.turns, self._messages, self._judge)
         self._open.begin(scored.followed)
@@ -372,7 +378,10 @@ class Session:
             offender = next((row.verdict for row in scored.calls if row.verdict and row.action is Action.STOP), None)
             if offender is not None:
                 self._declare(Stop("doom_loop", offender, offender.message))
-        return [self._answer(row) for row in scored.calls]
+        decisions = [self._answer(row) for row in scored.calls]
+        for call in scored.followed:
+            call.shrink()
+        return decisions
 
     def _answer(self, row: ScoredCall) -> Decision:
         verdict, observed = row.verdict, row.observed
@@ -387,7 +396,8 @@ class Session:
         streak = 0
         if observed is not None:
             streak = observed.streak
-            self._open.expect(row.id, observed)
+            if row.followed:
+                self._open.expect(row.id, observed, duplicate=row.duplicate)
             if verdict is None and message is None and not row.duplicate and streak < len(_QUIET):
                 return _QUIET[streak]
         return Decision(
@@ -425,7 +435,6 @@ class Session:
     @_contained(_none)
     def compacted(self) -> None:
         """History was summarised: each known call may be asked for once more without being counted."""
-        self._close_round()
         for detector in self._scorer.detectors:
             self._scorer.contained(detector, detector.compacted)
 
@@ -464,7 +473,7 @@ class Session:
             error: The exception that ended the run, if one did.
         """
         with self._lock:
-            if self._ended is not None:
+            if self._ended is not None and not self._abandoned(reason, error):
                 return self._ended
             ended = self._end_reason(reason, error)
             if ended == "paused":
@@ -484,6 +493,11 @@ class Session:
             )
         self._guard.session_ended(self, event)
         return event
+
+    def _abandoned(self, reason: EndReason | None, error: BaseException | None) -> bool:
+        """Whether a paused run is ended for good."""
+        paused = self._ended is not None and self._ended.reason == "paused"
+        return paused and (error is not None or reason not in (None, "paused"))
 
     def _end_reason(self, reason: EndReason | None, error: BaseException | None) -> EndReason:
         if self._stop is not None:
@@ -521,9 +535,10 @@ class Session:
                     "messages": self._messages,
                     "effects": self._effects.save(),
                     "round": self._open.save(),
-                    "detectors": {detector.name: detector.save() for detector in self._scorer.detectors},
+                    "detectors": self._scorer.save(),
                     "stop": _saved.stop_to_json(self._stop),
-                    "flags": [int(self._calls_over_limit), int(self._answer_asked)],
+                    "flags": [int(self._calls_over_limit), int(self._answer_asked), int(self._directive is not None)],
+                    "message_state": self._message_state,
                     "key": self._guard.key_to_save(self._scorer.key),
                 },
                 bounded=self._scorer.own_detectors,
@@ -533,12 +548,13 @@ class Session:
         """Go on with a saved run. Parts that cannot be read are named in the log and start afresh."""
         with self._lock:
             parts = _saved.Parts(state, self._guard.faults)
-            parts.take("counters", self._counters.restore, lost="What it had spent is unknown: limits count from zero.")
+            parts.take_spending("counters", self._counters.restore)
             parts.take("seconds", self._restore_seconds)
             parts.take("messages", self._restore_messages)
             parts.take("effects", self._effects.restore)
             parts.take("round", self._open.restore)
             parts.take("stop", self._restore_stop)
+            parts.take("message_state", self._restore_message_state)
             parts.take("flags", self._restore_flags)
             parts.take("key", self._restore_key)
             saved = parts.get("detectors", dict)
@@ -547,14 +563,24 @@ class Session:
                     parts.restore(f"detectors.{detector.name}", detector.restore, saved[detector.name])
 
     def _restore_seconds(self, value: Any) -> None:
-        self._clock = self._guard.new_clock(before=max(0.0, float(value)))
+        seconds = float(value)
+        if not 0 <= seconds < math.inf:
+            raise ValueError("seconds are a finite number, 0 or more")
+        self._clock = self._guard.new_clock(before=seconds)
 
     def _restore_messages(self, value: Any) -> None:
-        self._messages = max(0, int(value))
+        self._messages = count(value)
+
+    def _restore_message_state(self, value: Any) -> None:
+        if value not in ("open", "ended", "called"):
+            raise ValueError("unknown state of a message")
+        self._message_state = value
 
     def _restore_flags(self, value: Any) -> None:
-        over, asked = value
+        over, asked, waiting = value
         self._calls_over_limit, self._answer_asked = bool(over), bool(asked)
+        if waiting:  # a model call was on its way; its answer settles what it carried
+            self._directive = self._pending_directive()
 
     def _restore_stop(self, value: Any) -> None:
         self._stop = _saved.stop_from_json(value)
@@ -562,7 +588,10 @@ class Session:
 
     def _restore_key(self, value: Any) -> None:
         if value is not None and self._scorer.key is not None:
-            self._scorer.key = bytes.fromhex(value)
+            key = bytes.fromhex(short_text(value, 128))
+            if not key:
+                raise ValueError("an empty key")
+            self._scorer.key = key
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -574,6 +603,12 @@ class Session:
         if self._ended is not None and self._ended.reason == "paused":
             self._ended = None
             self._guard.session_resumed(self)
+
+    def _settle_directive(self) -> None:
+        """The model call the directive was for succeeded: what it carried is said."""
+        directive, self._directive = self._directive, None
+        if directive is not None and directive is not _NOTHING and directive.stop is None:
+            self._effects.delivered(directive.steer, escalated=directive.model is not None)
 
     def _queue(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -595,8 +630,8 @@ class Session:
             proposed=proposed,
             arguments=call.arguments if call is not None and policy.privacy.include_arguments else None,
         )
-        handoff = call is not None and call.handoff
-        perform = functools.partial(self._scorer.perform, handoff=handoff)
+        refusable = call is None or call.refusable
+        perform = functools.partial(self._scorer.perform, refusable=refusable)
         told, overridden = self._guard.plugins.doom_loop_detected(event, perform)
         return told.action, overridden
 
@@ -620,12 +655,22 @@ class Session:
         if self._parent is None and self._limits.tool_calls is None:
             self._counters.tool_calls += 1
             return True
-        sharing = [self, *self._ancestors()]
-        if any(s._limits.tool_calls is not None and s.tool_calls >= s._limits.tool_calls for s in sharing):  # noqa: SLF001
-            return False
-        for session in sharing:
-            session._counters.tool_calls += 1  # noqa: SLF001
-        return True
+        with ExitStack() as locks:  # checked and counted in one step; taken from the inside out, as everywhere
+            for outer in self._ancestors():
+                locks.enter_context(outer._lock)  # noqa: SLF001
+            if self._used_up_tool_calls() is not None:
+                return False
+            for session in (self, *self._ancestors()):
+                session._counters.tool_calls += 1  # noqa: SLF001
+            return True
+
+    def _used_up_tool_calls(self) -> int | None:
+        """The limit on tool calls, of this run or one around it, that leaves no room."""
+        for session in (self, *self._ancestors()):
+            limit = session._limits.tool_calls  # noqa: SLF001
+            if limit is not None and session.tool_calls >= limit:
+                return limit
+        return None
 
     def _declare(self, stop: Stop) -> None:
         """End the run. A stop inside reaches the outside: every outer run ends before its next model call."""
@@ -643,20 +688,26 @@ class Session:
             return self._stop
         if self._parent is None and not self._capped:
             return None
-        return next((outer.stop for outer in self._ancestors() if outer.stop is not None), None) or self._limit_stop()
+        return self._outside_stop() or self._limit_stop()
+
+    def _outside_stop(self) -> Stop | None:
+        return next((outer.stop for outer in self._ancestors() if outer.stop is not None), None)
 
     def _limit_stop(self) -> Stop | None:
         breach = self._counters.breach(self._limits, self.seconds)
         if breach is None and self._calls_over_limit:
-            limit = next((s._limits.tool_calls for s in (self, *self._ancestors()) if s._limits.tool_calls), None)  # noqa: SLF001
-            breach = Breach("max_tool_calls", limit, "tool calls", self.tool_calls)
+            limit = self._used_up_tool_calls()
+            breach = Breach("max_tool_calls", limit, "tool calls", limit)
         for outer in self._ancestors():
             breach = breach or outer._counters.breach(outer._limits, outer.seconds, turns=False)  # noqa: SLF001
         return None if breach is None else Stop(breach.reason, None, _messages.limit_reached(breach))
 
-    def _turns_stop(self) -> Stop | None:
-        """For surfaces without a seam before the model call: a round beyond the last one is refused whole."""
+    def _round_stop(self) -> Stop | None:
+        """For surfaces without a seam before the model call: a round after the last one is refused whole."""
+        outside = self._outside_stop()
         limit = self._limits.turns
+        if outside is not None:
+            return outside
         if limit is None or self.turns < limit:
             return None
         return Stop("max_turns", None, _messages.limit_reached(Breach("max_turns", limit, "turns", self.turns)))

@@ -38,4 +38,9 @@ class Surface:
         return action
 
 
+ANYWHERE = Surface(
+    "a hand-written loop", "default", frozenset({"observe", "steer", "escalate", "block", "stop", "text"})
+)
+"""Where the caller does everything itself, and so can do everything."""
+
 _WEAKER = {Action.BLOCK: Action.ESCALATE, Action.ESCALATE: Action.STEER, Action.STEER: Action.OBSERVE}

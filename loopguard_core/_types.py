@@ -46,13 +46,34 @@ class ToolCall:
         id: The provider's call id; results are recorded under it.
         name: The tool's name. It comes from the model and may name no tool at all.
         arguments: The parsed arguments, or the raw text where it is not valid JSON.
-        handoff: True if the call hands over to another agent. SDKs cannot refuse such a call: it is steered instead.
+        refusable: False for a call the SDK cannot refuse, such as one that hands over to another agent or runs at the
+            provider: instead of blocked it is steered, or what comes next below that.
     """
 
     id: str
     name: str
     arguments: Any = None
-    handoff: bool = False
+    refusable: bool = True
+
+
+_MOST_TOKENS = 2**53
+_TOKEN_FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "total_tokens")
+
+
+def _amount(value: object) -> Decimal | None:
+    try:
+        amount = value if isinstance(value, Decimal) else Decimal(str(value))
+    except Exception:  # noqa: BLE001  # str() of anything may raise anything
+        return None
+    return amount if amount.is_finite() else None
+
+
+def _tokens(value: object) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MOST_TOKENS:
+        return None
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +88,8 @@ class Usage:
         cached_tokens: The part of `input_tokens` read from a cache.
         reasoning_tokens: The part of `output_tokens` spent on reasoning.
         total_tokens: What the provider calls the total; worked out from the two parts if absent.
-        cost: US dollars. Numbers and numeric strings are turned into `Decimal` exactly as written.
+        cost: US dollars. Numbers and numeric strings are turned into `Decimal` exactly as written; what is no finite
+            amount is unknown.
     """
 
     input_tokens: int | None = None
@@ -78,9 +100,13 @@ class Usage:
     cost: Decimal | None = None
 
     def __post_init__(self) -> None:
-        cost: object = self.cost
-        if cost is not None and not isinstance(cost, Decimal):
-            object.__setattr__(self, "cost", Decimal(str(cost)))
+        # Providers report what they like, and none of it may end a run.
+        if self.cost is not None:
+            object.__setattr__(self, "cost", _amount(self.cost))
+        for name in _TOKEN_FIELDS:
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value > _MOST_TOKENS):
+                object.__setattr__(self, name, _tokens(value))
         if self.total_tokens is None and self.input_tokens is not None and self.output_tokens is not None:
             object.__setattr__(self, "total_tokens", self.input_tokens + self.output_tokens)
 

@@ -19,6 +19,9 @@ from loopguard_core._types import Channel
 class ObservedCall:
     """One distinct call of a round, as detectors see it.
 
+    `tool`, `arguments` and `text` are whole while the round is scored, and dropped after it: between rounds a session
+    keeps nothing of them. A detector that needs them later works out what it needs in `begin_round`.
+
     Attributes:
         call_id: The provider's id.
         tool: The tool's name as the model wrote it.
@@ -26,7 +29,7 @@ class ObservedCall:
         identity: Hash of tool name and loop key; equal identities are the same call.
         arguments: The parsed arguments, or the raw text where they are not JSON.
         text: Tool name, newline and canonical loop key: what `identity` is the hash of.
-        handoff: True if the call hands over to another agent.
+        refusable: False for a call the SDK cannot refuse.
         outcome: Set when the round is closed; None if no result was recorded.
         streak: Rounds in a row that contain this identity; set by `repeated_call`.
     """
@@ -37,9 +40,13 @@ class ObservedCall:
     identity: str
     arguments: Any = None
     text: str = ""
-    handoff: bool = False
+    refusable: bool = True
     outcome: Outcome | None = None
     streak: int = 1
+
+    def shrink(self) -> None:
+        """Drop what a hostile model could have made large."""
+        self.tool, self.arguments, self.text = self.tool_key, None, ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from loopguard_core._bounded import count, short_text
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import changed
 from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
 
-MAX_IDENTITIES = 96
+MAX_IDENTITIES = 80
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
 
 MAX_TOOLS = 64
@@ -154,11 +155,11 @@ class RepeatedCall(Detector):
         tools: OrderedDict[str, dict[str, _Streak]] = OrderedDict()
         try:
             for key, rows in state:
-                tools[str(key)] = {
-                    str(identity): _Streak(
-                        _count(length),
-                        _count(since),
-                        None if digest is None else str(digest),
+                tools[short_text(key)] = {
+                    short_text(identity): _Streak(
+                        count(length),
+                        count(since),
+                        None if digest is None else short_text(digest),
                         bool(flags & 1),
                         bool(flags & 2),
                     )
@@ -170,9 +171,3 @@ class RepeatedCall(Detector):
         self._identities = 0
         for key, present in tools.items():
             self._remember(key, present, None)
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"a count is a whole number, not {type(value).__name__}")
-    return value

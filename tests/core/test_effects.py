@@ -332,7 +332,7 @@ class TestHandoff:
 
     def test_it_is_steered_where_others_are_blocked(self) -> None:
         session = session_with({})
-        over = ToolCall("1", "transfer_to_billing", None, handoff=True)
+        over = ToolCall("1", "transfer_to_billing", None, refusable=False)
         for _ in range(2):
             turn(session, over)
         decision = decisions(session, over)[0]
@@ -341,14 +341,14 @@ class TestHandoff:
 
     def test_an_override_cannot_block_it_either(self) -> None:
         session = LoopGuard(on_loop=lambda _: Action.BLOCK).session()
-        over = ToolCall("1", "transfer_to_billing", None, handoff=True)
+        over = ToolCall("1", "transfer_to_billing", None, refusable=False)
         turn(session, over)
         decision = decisions(session, over)[0]
         assert (decision.action, decision.blocked) == (Action.STEER, False)
 
     def test_it_stops_the_run_all_the_same(self) -> None:
         session = session_with({})
-        over = ToolCall("1", "transfer_to_billing", None, handoff=True)
+        over = ToolCall("1", "transfer_to_billing", None, refusable=False)
         last = [session.begin_round([over])[0] for _ in range(6)][-1]
         assert (last.action, last.blocked) == (Action.STOP, True)
 

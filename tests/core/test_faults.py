@@ -334,11 +334,9 @@ def damaged(state: Any, path: tuple[Any, ...], junk: Any) -> Any:
     """A copy with one part replaced, or with `...` deleted."""
     state = copy.deepcopy(state)
     place = state
-    for step in path[:-1]:
-        place = place[step]
-        if not isinstance(place, dict | list):
-            return state
     try:
+        for step in path[:-1]:
+            place = place[step]
         if junk is ...:
             del place[path[-1]]
         else:

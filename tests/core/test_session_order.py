@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +97,32 @@ calls = pytest.mark.parametrize("name", CALLS)
 @pytest.fixture
 def guard() -> LoopGuard:
     return LoopGuard()
+
+
+DOCUMENT = (pathlib.Path(__file__).parents[2] / "docs" / "session.md").read_text(encoding="utf-8")
+
+
+class TestDocument:
+    def test_every_call_of_a_session_is_documented_and_tried_here(self) -> None:
+        public = {name for name, member in vars(Session).items() if callable(member) and not name.startswith("_")}
+        tried = {name.partition(",")[0] for name in CALLS}
+        assert public - {"abefore_model_call", "aafter_model_call", "restore"} == tried
+        (table,) = [part for part in DOCUMENT.split("\n\n") if part.startswith("| call | between |")]
+        assert tried == {
+            cell.strip("`").partition("(")[0] for cell in re.findall(r"^\| (`[^`]+`)", table, re.MULTILINE)
+        }
+
+    def test_the_loop_it_shows_runs(self) -> None:
+        """With a model that asks for the same thing for ever."""
+        code = DOCUMENT.partition("```python\n")[2].partition("```")[0]
+        answer = types.SimpleNamespace(
+            tokens_in=1, tokens_out=1, tool_calls=[types.SimpleNamespace(id="1", name="a", arguments={})]
+        )
+        ran: list[object] = []
+        names: dict[str, Any] = {"call_model": lambda steer, model: answer, "run_tool": ran.append}
+        exec(code, names)
+        assert len(ran) == 2
+        assert names["guard"].last_end.reason == "doom_loop"
 
 
 class TestAnyOrder:

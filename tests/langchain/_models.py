@@ -35,9 +35,12 @@ WAYS = (
 )
 """Every way to run an agent, with the stream mode behind the dash."""
 
+FOUR = ("invoke", "ainvoke", "stream-messages", "astream-updates")
+
 BOTH = ("invoke", "ainvoke")
 
 every_way = pytest.mark.parametrize("way", WAYS)
+four_ways = pytest.mark.parametrize("way", FOUR)
 both_ways = pytest.mark.parametrize("way", BOTH)
 
 
@@ -327,7 +330,7 @@ def thread(name: str = "1", **more: Any) -> dict[str, Any]:
 
 def run(agent: Any, given: Any, way: str = "invoke", config: Any = None, **options: Any) -> dict[str, Any]:
     """Run an agent in one of `WAYS`; always its final output."""
-    method, _, mode = way.partition("-")
+    method = way.partition("-")[0]
     config = {"recursion_limit": 300, **(config or {})}  # whatever goes wrong, no test goes on for ever
     if method == "invoke":
         return agent.invoke(given, config, **options)

@@ -1,7 +1,7 @@
 """What `LoopGuardMiddleware` sees, refuses and ends, in agents made with `create_agent`."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
@@ -31,6 +31,7 @@ from loopguard_langchain_models import (
     deaf,
     different,
     every_way,
+    four_ways,
     guarded,
     listening,
     refused,
@@ -43,7 +44,7 @@ from loopguard_langchain_models import (
 )
 from pydantic import BaseModel, Field
 
-from loopguard_core import Policy
+from loopguard_core import LoopGuard, Policy
 
 DEFAULT_ACTIONS = [(2, "observe"), (3, "block"), (4, "block"), (5, "block"), (6, "stop")]
 
@@ -349,7 +350,7 @@ def test_a_result_object_counts_by_its_content(way):
 # -- calls that go wrong ---------------------------------------------------------------------------------------------
 
 
-@every_way
+@four_ways
 def test_an_unknown_tool_asked_for_again_and_again_ends_the_run(way):
     model, seen = ScriptedModel(script=deaf(call("no_such_tool", key="x"))), watched()
     result = run(guarded(model, [Counted()], seen), ask(), way)
@@ -384,7 +385,7 @@ def test_arguments_of_the_wrong_type_end_the_run(way):
     assert len(refused(result["messages"])) == 4
 
 
-@every_way
+@four_ways
 def test_an_answer_that_is_broken_json_alone_ends_the_run_as_it_always_does(way):
     """LangChain ends a run whose last message holds no readable call; that is no business of ours."""
     model, seen = ScriptedModel(script=deaf_broken()), watched()
@@ -590,7 +591,7 @@ class Answer(BaseModel):
 GOOD, BAD = call("Answer", number=7), call("Answer", number="many")
 
 
-@every_way
+@four_ways
 def test_structured_output_as_a_tool_comes_through_untouched(way):
     seen, lookup = watched(), Counted()
     model = ScriptedModel(script=sequence(Say("", (LOOKUP,)), Say("", (GOOD,))))
@@ -702,3 +703,91 @@ def test_one_middleware_may_serve_several_agents(way):
     assert_stopped(run(looping, ask(), way))
     assert_healthy(run(healthy, ask(), way))
     assert seen.reasons == ["doom_loop", "complete"]
+
+
+@pytest.mark.parametrize("form", ["guard", "policy", "preset", "path", "mapping"])
+def test_a_guard_may_be_given_in_any_form(form, tmp_path):
+    path = tmp_path / "loopguard.toml"
+    path.write_text("ladder = { observe = 2, block = 3, stop = 4 }")
+    forms = {
+        "guard": LoopGuard(Policy(ladder={"stop": 4})),
+        "policy": Policy(ladder={"stop": 4}),
+        "preset": "default",
+        "path": path,
+        "mapping": {"ladder": {"stop": 4}},
+    }
+    model = ScriptedModel(script=deaf())
+    agent = create_agent(model, [Counted().tool], middleware=[LoopGuardMiddleware(forms[form])])
+    assert_stopped(run(agent, ask()))
+    assert model.calls == (6 if form == "preset" else 4)
+
+
+# -- odd things models say -------------------------------------------------------------------------------------------
+
+
+def nested_list(depth):
+    value = "bottom"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+ODD = {
+    "deep": nested_list(200),
+    "not a number": float("nan"),
+    "infinite": float("inf"),
+    "huge": 10**400,
+    "lone surrogate": "a\ud800b",
+    "large": "x" * 200_000,
+}
+
+
+@both_ways
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_arguments_are_guarded_like_any_other(way, odd):
+    ran = []
+
+    @tool
+    def lookup(key: Any) -> str:
+        """Look up."""
+        ran.append(1)
+        return "nothing found"
+
+    seen = watched()
+    result = run(guarded(ScriptedModel(script=deaf(call(key=ODD[odd]))), [lookup], seen), ask(), way)
+    assert_stopped(result)
+    assert len(ran) == 2
+    assert seen.guard.faults.counts == {}
+
+
+@both_ways
+def test_the_name_of_an_unknown_tool_is_shown_with_care(way):
+    name = "\x1b[31m" + "evil`" * 100
+    result = run(guarded(ScriptedModel(script=deaf(call(name))), [Counted()], watched()), ask(), way)
+
+    stop = assert_stopped(result)
+    assert len(stop["verdict"]["tool"]) <= 64
+    shown = [stop["message"], stop["verdict"]["tool"], *(str(m.text) for m in refused(result["messages"]))]
+    assert not [text for text in shown if "\x1b" in text or len(text) > 1000]
+
+
+def test_a_large_fan_out_that_repeats_is_ended_too():
+    calls = tuple(call(key=str(i)) for i in range(120))
+    model, lookup, seen = ScriptedModel(script=deaf(*calls)), Counted(), watched()
+    assert_stopped(run(guarded(model, [lookup], seen), ask()))
+    assert model.calls == 6
+
+
+@both_ways
+def test_two_calls_with_one_id_are_both_answered(way):
+    class Twins(ScriptedModel):
+        def _say(self, messages, options):
+            message = super()._say(messages, options)
+            message.tool_calls = [{**asked, "id": f"{asked['id'][:-2]}"} for asked in message.tool_calls]
+            return message
+
+    model, seen = Twins(script=deaf(A, B)), watched()
+    result = run(guarded(model, [Counted()], seen), ask(), way)
+    assert result["loopguard"]["reason"] == "doom_loop"
+    assert len(answers(result["messages"])) == 12
+    assert model.calls == 6

@@ -23,6 +23,7 @@ from loopguard_langchain_models import (
     deaf,
     different,
     every_way,
+    four_ways,
     guarded,
     refused,
     rounds,
@@ -236,7 +237,7 @@ def stopping(reason, *, how=None, script=None, tokens=None, **options):
     return model, seen, guarded(model, [Counted()], seen, **options)
 
 
-@every_way
+@four_ways
 @every_stop
 def test_by_default_a_stop_closes_the_conversation(way, reason):
     _, seen, agent = stopping(reason, checkpointer=InMemorySaver())
@@ -265,7 +266,7 @@ def answering(messages):
     return isinstance(last, HumanMessage) and str(last.text).startswith(OWN)
 
 
-@every_way
+@four_ways
 @every_stop
 def test_answer_lets_the_model_close_the_conversation_in_its_own_words(way, reason):
     script = last_words(Say("Here is what I have."), STOPS[reason][1])
@@ -324,7 +325,7 @@ def test_the_last_answer_is_in_the_message_stream_once(way, kind):
     assert text.strip() == closing.text.strip() == "Here is what I have."
 
 
-@every_way
+@four_ways
 @every_stop
 @pytest.mark.parametrize("by", ["argument", "policy"])
 def test_error_raises_once_the_history_is_complete(way, reason, by):
@@ -342,7 +343,7 @@ def test_error_raises_once_the_history_is_complete(way, reason, by):
     assert seen.live == 0
 
 
-@every_way
+@four_ways
 def test_the_turn_after_a_raised_stop_works(way):
     def script(messages, number):
         said = [m.text for m in messages if isinstance(m, HumanMessage)][-1]

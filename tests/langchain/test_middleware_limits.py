@@ -21,7 +21,7 @@ from loopguard_langchain_models import (
     call,
     deaf,
     different,
-    every_way,
+    four_ways,
     guarded,
     refused,
     run,
@@ -45,7 +45,7 @@ def limited(script, *, kind=ScriptedModel, clock=None, tools=None, how="end", pl
 # -- turns -----------------------------------------------------------------------------------------------------------
 
 
-@every_way
+@four_ways
 def test_forty_turns_are_forty_rounds_and_forty_model_calls(way):
     model, lookup, seen, agent = limited(different(99), turns=40)
     result = run(agent, ask(), way, thread())
@@ -72,7 +72,7 @@ def test_a_run_below_its_turns_is_left_alone(way):
     assert (model.calls, len(lookup.ran), seen.reasons) == (4, 3, ["complete"])
 
 
-@every_way
+@four_ways
 def test_one_turn_is_one_round(way):
     model, lookup, seen, agent = limited(different(9), turns=1)
     assert_stopped(run(agent, ask(), way, thread()), "max_turns")
@@ -117,7 +117,7 @@ def test_a_detection_comes_before_a_limit_of_the_same_round(way):
     assert seen.reasons == ["doom_loop"]
 
 
-@pytest.mark.parametrize("way", ["invoke", "ainvoke", "stream-values", "astream-values"])
+@four_ways
 def test_the_turn_limit_of_the_sdk_ends_the_session_as_max_turns(way):
     model, seen = ScriptedModel(script=different(99)), watched()
     agent = guarded(model, [Counted()], seen)
@@ -135,7 +135,7 @@ def pairs(_messages, number):
     return Say("", (call(key=f"{number}-first"), call(key=f"{number}-second")))
 
 
-@every_way
+@four_ways
 def test_calls_beyond_the_limit_are_refused_in_order_and_then_the_run_ends(way):
     model, lookup, seen, agent = limited(pairs, tool_calls=3)
     result = run(agent, ask(), way, thread())
@@ -174,7 +174,7 @@ def test_refused_calls_are_no_tool_calls(way):
 # -- tokens, cost ----------------------------------------------------------------------------------------------------
 
 
-@every_way
+@four_ways
 @pytest.mark.parametrize("kind", [ScriptedModel, StreamingModel])
 def test_no_model_call_starts_once_the_tokens_are_spent(way, kind):
     model, lookup, seen, agent = limited(different(99), kind=kind, tokens=45)
@@ -190,7 +190,7 @@ def test_the_answer_that_spends_the_last_token_is_still_delivered(way):
     assert seen.reasons == ["complete"]
 
 
-@every_way
+@four_ways
 def test_no_model_call_starts_once_the_dollars_are_spent(way):
     model, lookup, seen, agent = limited(different(99, cost=0.1), cost=0.3)
     assert_stopped(run(agent, ask(), way, thread()), "max_cost")
@@ -244,7 +244,7 @@ class Clock:
         return self.now
 
 
-@every_way
+@four_ways
 def test_no_model_call_starts_once_the_time_is_up(way):
     clock = Clock()
 
