@@ -1,4 +1,6 @@
-"""A scripted model behind a real HTTP server, to try an agent without a provider, a key or a bill.
+"""For tests: a scripted model behind a real HTTP server, a recorder of events, and assertions on recordings.
+
+The server lets you try an agent without a provider, a key or a bill.
 
 ```python
 from loopguard_core.testing import ScriptedServer, never_listens
@@ -15,6 +17,7 @@ package.
 
 from __future__ import annotations
 
+from loopguard_core.testing.assertions import assert_no_loop
 from loopguard_core.testing.personas import (
     ChatRequest,
     Persona,
@@ -24,14 +27,17 @@ from loopguard_core.testing.personas import (
     never_listens,
     script,
 )
+from loopguard_core.testing.recorder import Recorder
 from loopguard_core.testing.scripted_server import ScriptedServer
 
 __all__ = [
     "ChatRequest",
     "Persona",
+    "Recorder",
     "Reply",
     "ScriptedCall",
     "ScriptedServer",
+    "assert_no_loop",
     "gives_up_when_refused",
     "never_listens",
     "script",

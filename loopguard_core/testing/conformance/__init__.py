@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from loopguard_core.testing.conformance._cases import Case, cases, table
 from loopguard_core.testing.conformance._driver import Agent, Conversation, Driver, ToolSpec, Turn
-from loopguard_core.testing.conformance._record import Record, Recorder, unanswered_calls
+from loopguard_core.testing.conformance._record import Record, unanswered_calls
 from loopguard_core.testing.conformance._script import Script
 from loopguard_core.testing.conformance._scripts import SCRIPTS
 
@@ -31,7 +31,6 @@ __all__ = [
     "Conversation",
     "Driver",
     "Record",
-    "Recorder",
     "Script",
     "ToolSpec",
     "Turn",
