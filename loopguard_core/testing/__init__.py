@@ -11,8 +11,8 @@ with ScriptedServer(never_listens("get_invoice", {"id": "A-1"})) as server:
 print(len(server.requests), server.usage_log[-1])
 ```
 
-What the model says is a *persona*: a function from what it is sent to its answer. It needs no SDK and no third-party
-package.
+What the model says is a *persona*: a function from what it is sent to its answer. `loopguard_core.testing.conformance`
+holds the suite that every adapter passes.
 """
 
 from __future__ import annotations

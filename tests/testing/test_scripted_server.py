@@ -365,16 +365,18 @@ def test_an_empty_script_is_refused():
         script([])
 
 
-def test_it_needs_no_third_party_package():
-    # -S leaves site-packages out; a parent package that needs some is stood in for by an empty one.
+def test_the_server_needs_no_third_party_package():
+    # -S leaves site-packages out; parent packages, which need some, are stood in for by empty ones.
     code = (
-        "import sys, types; parent = types.ModuleType('loopguard_core'); parent.__path__ = [sys.argv[1]];"
-        "sys.modules['loopguard_core'] = parent; import loopguard_core.testing"
+        "import sys, types\n"
+        "for name, path in (('loopguard_core', sys.argv[1] + '/..'), ('loopguard_core.testing', sys.argv[1])):\n"
+        "    sys.modules[name] = types.ModuleType(name); sys.modules[name].__path__ = [path]\n"
+        "import loopguard_core.testing.scripted_server"
     )
     import loopguard_core.testing as package
 
     [folder] = package.__path__
-    run = subprocess.run([sys.executable, "-S", "-c", code, f"{folder}/.."], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-S", "-c", code, folder], capture_output=True, text=True)
     assert run.stderr == ""
 
 
