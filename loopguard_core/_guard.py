@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from loopguard_core import _unseen
 from loopguard_core._calls import Identifier
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._faults import Faults
@@ -25,7 +26,7 @@ from loopguard_core._policy_file import apply_environment, load_policy, resolve_
 from loopguard_core._scoring import Scorer
 from loopguard_core._session import Origin, Session
 from loopguard_core._surface import ANYWHERE, Surface
-from loopguard_core._types import Action, Usage
+from loopguard_core._types import Action, EndReason, Usage
 from loopguard_core.detectors import Detector, RepeatedCall
 
 logger = logging.getLogger("loopguard")
@@ -236,6 +237,26 @@ class LoopGuard:
             text = "limits.cost is set, but this model call reported no cost: it is unknown, not zero"
             self.faults.note("usage without cost", text=text)
 
+    def end_with(self, owner: object, session: Session, reason: Callable[[], EndReason]) -> None:
+        """End a session once an object that lives as long as its run is gone, unless it ended before.
+
+        Only the last owner counts: a run that was resumed lives on with another one.
+
+        Args:
+            owner: The object.
+            session: The session; it is then forgotten, so a resumed run goes on from its saved state.
+            reason: Says why, as far as can be known.
+        """
+        session.owners += 1
+        number = session.owners
+
+        def end() -> None:
+            if session.ended is None and session.owners == number:
+                session.end(reason())
+                self.discard(session.id)
+
+        _unseen.when_gone(owner, end)
+
     def count(self, label: str) -> None:
         """Count something that is tolerated and not worth a log line."""
         with self._lock:
@@ -271,7 +292,8 @@ class LoopGuard:
             await self.plugins.background.adrain()
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Wait, at most `timeout` seconds, for `async` hooks started from code without an event loop."""
+        """Wait, at most `timeout` seconds, for `async` hooks started without an event loop, and for unseen ends."""
+        _unseen.drain(timeout)
         self.plugins.background.drain(timeout)
 
     def __enter__(self) -> Self:

@@ -110,6 +110,7 @@ class Session:
     Attributes:
         origin: Where it comes from.
         verdict: Set only when *detection* ended the run: the signal to alert on.
+        owners: How many objects the session was tied to; see `LoopGuard.end_with`.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Session:
         self._guard = guard
         self.origin = origin
         self.verdict: Verdict | None = None
+        self.owners = 0
         self._parent = parent
         self._lock = threading.RLock()
         self._limits = guard.policy.limits
@@ -448,6 +450,7 @@ class Session:
     def continued(self) -> None:
         """The run goes on after a pause nobody announced: the time since the last call here was no activity."""
         self._clock.skip_idle()
+        self._wake()
 
     @_contained(_no_text)
     def final_answer(self) -> str | None:
@@ -463,7 +466,9 @@ class Session:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    def end(self, reason: EndReason | None = None, error: BaseException | None = None) -> SessionEnd:
+    def end(
+        self, reason: EndReason | None = None, error: BaseException | None = None, *, may_go_on: bool = False
+    ) -> SessionEnd:
         """End the session and tell the `session_end` hooks. A second call gives the same event.
 
         After `paused` the session stays usable: it goes on where it was, and ends again.
@@ -471,12 +476,14 @@ class Session:
         Args:
             reason: Why; None works it out. A stop of ours always wins.
             error: The exception that ended the run, if one did.
+            may_go_on: True where the caller cannot know whether somebody above it tries again: if that happens, the
+                session goes on where it was, and ends again.
         """
         with self._lock:
             if self._ended is not None and not self._abandoned(reason, error):
                 return self._ended
             ended = self._end_reason(reason, error)
-            if ended == "paused":
+            if ended == "paused" or (may_go_on and self._stop is None):
                 self._asleep = True
                 self._clock.pause()
             event = self._ended = SessionEnd(
@@ -512,7 +519,7 @@ class Session:
             )
         if error is not None:
             return "cancelled" if isinstance(error, _CANCELLED) else "error"
-        return "paused" if self._asleep else "complete"
+        return "paused" if self._asleep and self._ended is None else "complete"
 
     def __enter__(self) -> Self:
         return self
@@ -600,7 +607,7 @@ class Session:
             return
         self._asleep = False
         self._clock.resume()
-        if self._ended is not None and self._ended.reason == "paused":
+        if self._ended is not None:
             self._ended = None
             self._guard.session_resumed(self)
 

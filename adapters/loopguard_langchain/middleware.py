@@ -7,11 +7,12 @@ round costs no extra superstep. Refused calls are turned away where they would r
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
-from weakref import WeakKeyDictionary
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain.agents.middleware.types import (
@@ -25,14 +26,15 @@ from langchain.chat_models import init_chat_model
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from loopguard_core import (
-    Decision,
     Directive,
+    EndReason,
     LoopGuard,
     PolicyLike,
     Session,
@@ -42,10 +44,13 @@ from loopguard_core import (
     fingerprint,
     inside,
 )
+from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._stop import LoopGuardStop
 from loopguard_langchain._surfaces import MIDDLEWARE
 from loopguard_langchain.callback import LoopGuardCallbackHandler
+
+_NOT_EXECUTED = "[loopguard] This call was not executed."
 
 ExitBehavior = Literal["end", "error"]
 
@@ -56,27 +61,51 @@ class LoopGuardState(AgentState[Any]):
     Attributes:
         loopguard: After a stop: `reason`, `message` and `verdict`. Part of the agent's output; absent otherwise.
         loopguard_session: The run's counters, so that a checkpointed run goes on counting. Not part of the output.
+        loopguard_run: The live session of this invocation; neither checkpointed nor part of the output.
     """
 
     loopguard: NotRequired[Annotated[dict[str, Any] | None, OmitFromInput]]
     loopguard_session: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+    loopguard_run: NotRequired[Annotated[dict[str, Any], UntrackedValue, PrivateStateAttr]]
 
 
-@dataclass(slots=True)
-class _Run:
-    """What this process knows of a session besides the graph's state.
+class _Run(dict[str, Any]):
+    """One invocation of the graph: it lives in the graph's state, and dies with it.
+
+    It is a dict, and stays an empty one, because users may serialise what a graph streams.
 
     Attributes:
-        task: The graph's task that last worked on it.
-        control: Belongs to one invocation of the graph; another one means the run was resumed.
+        session: The run's session.
+        control: LangGraph's object for this invocation.
         kept: Whether the graph's state outlives this process, so that the counters must be in it.
         refused: Text and judged arguments of the calls of the running round that must not run, by id.
+        steps: First and last step of the graph that was seen, and the most there may be.
     """
 
-    task: str | None
-    control: object
-    kept: bool
-    refused: dict[str, list[Any]]
+    __slots__ = ("__weakref__", "control", "kept", "refused", "session", "steps")
+
+    def __init__(
+        self, session: Session, control: object, *, kept: bool, refused: dict[str, list[Any]], steps: list[int]
+    ) -> None:
+        super().__init__()
+        self.session = session
+        self.control = control
+        self.kept = kept
+        self.refused = refused
+        self.steps = steps
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # for the weak reference
+
+    def __deepcopy__(self, memo: Any) -> _Run:
+        return self
+
+
+def _unseen_reason(steps: list[int], *, kept: bool) -> EndReason:
+    """Why a run ended that nobody saw end."""
+    first, last, most = steps
+    if last - first + 1 >= most:  # LangGraph's own turn limit
+        return "max_turns"
+    return "paused" if kept else "error"  # a checkpointed run can be gone on with
 
 
 class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
@@ -112,15 +141,18 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self._how = how if exit_behavior is None else {"end": "end", "error": "raise"}[exit_behavior]
         self._escalate_model = escalate_model
         self._strong: dict[str, BaseChatModel] = {}
-        self._runs: WeakKeyDictionary[Session, _Run] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._resumed: dict[str, _Run] = {}
         self.guard.attach(MIDDLEWARE, escalation=escalate_model is not None)
 
     # -- the run -----------------------------------------------------------------------------------------------
 
     def before_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """A new run: start its session, nested in the one whose tool started this agent."""
+        if not self.guard.enabled:
+            return None
         left = self.guard.live((state.get("loopguard_session") or {}).get("id", ""))
-        if left is not None:  # its run died without `after_agent`, or was interrupted and is not resumed
+        if left is not None:  # it waited for a human who said something else
             left.end("cancelled")
         update = self._update(self._open({}, runtime))
         if state.get("loopguard") is not None:
@@ -133,7 +165,9 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
 
     def after_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """The run is over, and its history complete: end the session, and raise here if a stop is to raise."""
-        session = self._session(state, runtime)
+        if not self.guard.enabled:
+            return None
+        session = self._run(state, runtime).session
         session.end()
         if session.stop is not None and self._how == "raise":
             raise LoopGuardStop(session.stop)
@@ -152,10 +186,13 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ExtendedModelResponse[Any]:
         """Direct one model call, judge the round it asks for, and end the run if that is the verdict."""
-        session = self._next_call(request)
+        if not self.guard.enabled:
+            return ExtendedModelResponse(handler(request))
+        run = self._next_call(request)
+        session = run.session
         directive = session.before_model_call(translate.model_name(request.model))
         if directive.stop is not None:
-            return self._finish(session, directive.stop, request, [], handler)
+            return self._finish(run, directive.stop, request, [], handler)
         started = time.perf_counter()
         try:
             response = handler(self._directed(request, directive))
@@ -168,19 +205,22 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
                 self._failed(session, request, directive, second)
                 raise
         self._count(session, request, response, started)
-        refused = self._judge(session, response)
+        refused = self._judge(run, response)
         if session.stop is not None and _open_calls(response):
-            return self._finish(session, session.stop, request, _refused_round(response, refused), handler)
-        return self._extended(session, response)
+            return self._finish(run, session.stop, request, _refused_round(response, refused), handler)
+        return self._extended(run, response, refused)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ExtendedModelResponse[Any]:
         """Like `wrap_model_call`."""
-        session = self._next_call(request)
+        if not self.guard.enabled:
+            return ExtendedModelResponse(await handler(request))
+        run = self._next_call(request)
+        session = run.session
         directive = await session.abefore_model_call(translate.model_name(request.model))
         if directive.stop is not None:
-            return await self._afinish(session, directive.stop, request, [], handler)
+            return await self._afinish(run, directive.stop, request, [], handler)
         started = time.perf_counter()
         try:
             response = await handler(self._directed(request, directive))
@@ -193,19 +233,20 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
                 self._failed(session, request, directive, second)
                 raise
         self._count(session, request, response, started)
-        refused = self._judge(session, response)
+        refused = self._judge(run, response)
         await self.guard.adrain()
         if session.stop is not None and _open_calls(response):
-            return await self._afinish(session, session.stop, request, _refused_round(response, refused), handler)
-        return self._extended(session, response)
+            return await self._afinish(run, session.stop, request, _refused_round(response, refused), handler)
+        return self._extended(run, response, refused)
 
-    def _next_call(self, request: ModelRequest[Any]) -> Session:
-        """The session, with the results of its last round."""
-        session = self._session(request.state, request.runtime)
+    def _next_call(self, request: ModelRequest[Any]) -> _Run:
+        """The run, with the results of its last round."""
+        run = self._run(request.state, request.runtime)
+        session = run.session
         _, results = translate.last_round(request.state["messages"])
         for result in results:
             session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
-        return session
+        return run
 
     def _failed(
         self, session: Session, request: ModelRequest[Any], directive: Directive, error: BaseException
@@ -213,7 +254,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         """A call failed. If the stronger model was to take it, the usual one still may; else the run ends here."""
         session.model_call_failed(error)
         if directive.model is None or not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
-            session.end(error=error)
+            session.end(error=error, may_go_on=True)
             raise error
         return session.before_model_call(translate.model_name(request.model))
 
@@ -246,24 +287,24 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             time.perf_counter() - started,
         )
 
-    def _judge(self, session: Session, response: ModelResponse[Any]) -> dict[str, Decision]:
-        """Judge the round; the decisions on refused calls, by id."""
+    def _judge(self, run: _Run, response: ModelResponse[Any]) -> dict[str, str]:
+        """Judge the round; what to say in place of each refused call's result, by id."""
         message = _assistant_message(response)
         if message is None or response.structured_response is not None:  # a structured answer ends the run
             return {}
         calls = translate.calls_of(message)
-        decisions = session.begin_round(calls)
+        decisions = run.session.begin_round(calls)
         for answer in _answers(response):  # calls the model node answers itself, such as invalid structured output
-            session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
-        refused = {c.id: (c, d) for c, d in zip(calls, decisions, strict=True) if d.blocked}
-        self._runs[session].refused = {id_: [d.message, _judged(c.arguments)] for id_, (c, d) in refused.items()}
-        return {id_: decision for id_, (_, decision) in refused.items()}
+            run.session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
+        refused = [(call, d.message or "") for call, d in zip(calls, decisions, strict=True) if d.blocked]
+        run.refused = {call.id: [text, _judged(call.arguments)] for call, text in refused}
+        return {call.id: text for call, text in refused}
 
     # -- ending ------------------------------------------------------------------------------------------------
 
     def _finish(
         self,
-        session: Session,
+        run: _Run,
         stop: Stop,
         request: ModelRequest[Any],
         last_round: list[BaseMessage],
@@ -271,6 +312,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     ) -> ExtendedModelResponse[Any]:
         """Close the conversation, with a last answer from the model if the policy wants one."""
         answer: AIMessage | None = None
+        session = run.session
         last = self._last_request(session, request, last_round)
         if last is not None:
             started = time.perf_counter()
@@ -280,11 +322,14 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
                 answer = _assistant_message(response)
             except Exception as error:  # noqa: BLE001  # the stop stands; it only loses its last words
                 session.model_call_failed(error)
-        return self._closed(session, stop, request, last_round, answer)
+            except BaseException as error:
+                session.end(error=error)
+                raise
+        return self._closed(run, stop, request, last_round, answer)
 
     async def _afinish(
         self,
-        session: Session,
+        run: _Run,
         stop: Stop,
         request: ModelRequest[Any],
         last_round: list[BaseMessage],
@@ -292,6 +337,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     ) -> ExtendedModelResponse[Any]:
         """Like `_finish`."""
         answer: AIMessage | None = None
+        session = run.session
         last = self._last_request(session, request, last_round)
         if last is not None:
             started = time.perf_counter()
@@ -301,8 +347,11 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
                 answer = _assistant_message(response)
             except Exception as error:  # noqa: BLE001  # see _finish
                 session.model_call_failed(error)
+            except BaseException as error:
+                session.end(error=error)
+                raise
         await self.guard.adrain()
-        return self._closed(session, stop, request, last_round, answer)
+        return self._closed(run, stop, request, last_round, answer)
 
     def _last_request(
         self, session: Session, request: ModelRequest[Any], last_round: list[BaseMessage]
@@ -315,7 +364,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
 
     def _closed(
         self,
-        session: Session,
+        run: _Run,
         stop: Stop,
         request: ModelRequest[Any],
         last_round: list[BaseMessage],
@@ -323,15 +372,20 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     ) -> ExtendedModelResponse[Any]:
         if not last_round and _is_closed(request.state["messages"]):
             # A graph that runs on past the closing message, as one with only structured output does.
-            session.end()
+            run.session.end()
             raise LoopGuardStop(stop)
         closing = _closing_message(stop, answer)
-        update = {**self._update(session), "loopguard": stop.as_dict(), "jump_to": "end"}
+        update = {**self._update(run), "loopguard": stop.as_dict(), "jump_to": "end"}
         return ExtendedModelResponse(ModelResponse(result=[*last_round, closing]), Command(update=update))
 
-    def _extended(self, session: Session, response: ModelResponse[Any]) -> ExtendedModelResponse[Any]:
-        update = self._update(session) if self._runs[session].kept else None
-        return ExtendedModelResponse(response, None if update is None else Command(update=update))
+    def _extended(self, run: _Run, response: ModelResponse[Any], refused: dict[str, str]) -> ExtendedModelResponse[Any]:
+        message = _assistant_message(response)
+        if refused and message is not None:  # no tool node turns away calls that could not be parsed
+            broken = [call for call in message.invalid_tool_calls if call["id"] in refused]
+            answers = [translate.refusal(c["id"] or "", c["name"] or "", refused[c["id"] or ""]) for c in broken]
+            response = ModelResponse(result=[*response.result, *answers], structured_response=None)
+        changed = run.kept or run.session.id in self._resumed
+        return ExtendedModelResponse(response, Command(update=self._update(run)) if changed else None)
 
     # -- tools -------------------------------------------------------------------------------------------------
 
@@ -339,59 +393,77 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
         """Turn a refused call away; let any other run, so that an agent inside it finds its outer run."""
-        session = self._session(request.state, get_runtime())
-        refusal = _refusal(self._runs[session].refused, request)
+        if not self.guard.enabled:
+            return handler(request)
+        run = self._run(request.state, get_runtime())
+        refusal = _refusal(run.refused, request)
         if refusal is not None:
             return refusal
         try:
-            with inside(session):
-                return handler(request)
+            with inside(run.session):
+                return _returned(run.session, handler(request))
         except BaseException as error:
-            _tool_failed(session, error)
+            self._tool_failed(run.session, error)
             raise
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """Like `wrap_tool_call`."""
-        session = self._session(request.state, get_runtime())
-        refusal = _refusal(self._runs[session].refused, request)
+        if not self.guard.enabled:
+            return await handler(request)
+        run = self._run(request.state, get_runtime())
+        refusal = _refusal(run.refused, request)
         if refusal is not None:
             return refusal
         try:
-            with inside(session):
-                return await handler(request)
+            with inside(run.session):
+                return _returned(run.session, await handler(request))
         except BaseException as error:
-            _tool_failed(session, error)
+            self._tool_failed(run.session, error)
             raise
+
+    def _tool_failed(self, session: Session, error: BaseException) -> None:
+        if isinstance(error, GraphInterrupt):
+            session.pause()
+            session.end()
+        elif not isinstance(error, GraphBubbleUp) or isinstance(error, CoreStop):
+            session.end(error=error, may_go_on=True)
+        else:
+            return
+        self._resumed.pop(session.id, None)
 
     # -- sessions ----------------------------------------------------------------------------------------------
 
-    def _session(self, state: Any, runtime: Runtime[Any]) -> Session:
-        """The run's session: the live one, or, after a resume or a step back in history, the one in the state."""
-        saved = state.get("loopguard_session") or {}
-        info = runtime.execution_info
-        task = None if info is None else info.task_id
-        session = self.guard.live(saved.get("id", ""))
-        run = None if session is None else self._runs.get(session)
-        moved_on = session is not None and "mark" in saved and saved["mark"] != _mark(session)
-        if session is not None and moved_on and (run is None or run.task != task):
-            # The graph stands at an earlier point than the session, and not because it retries the same node.
-            self.guard.discard(session.id)
-            session = None
-        if session is None or run is None:
-            return self._open(saved, runtime)
-        if run.control is not runtime.control:
-            run.control = runtime.control
-            session.continued()
-        run.task = task
-        self._adopt(session)
-        return session
+    def _run(self, state: Any, runtime: Runtime[Any]) -> _Run:
+        """The run: this invocation's, or, after a resume or a step back in history, one made from the saved state."""
+        run = state.get("loopguard_run")
+        if not isinstance(run, _Run):
+            run = self._resume(state.get("loopguard_session") or {}, runtime)
+        self._adopt(run)
+        return run
 
-    def _open(self, saved: dict[str, Any], runtime: Runtime[Any]) -> Session:
+    def _resume(self, saved: dict[str, Any], runtime: Runtime[Any]) -> _Run:
+        session_id = saved.get("id", "")
+        with self._lock:  # several tools of a resumed round come here at once
+            run = self._resumed.get(session_id)
+            if run is not None and run.control is runtime.control:
+                return run
+            live = self.guard.live(session_id)
+            if live is not None and saved.get("mark") != _mark(live):  # the graph stands at an earlier point
+                self.guard.discard(live.id)
+                live = None
+            run = self._open(saved, runtime)
+            run.session.continued()
+            # Until the next model node writes it into the graph's state, nothing else keeps it.
+            self._resumed[run.session.id] = run
+            return run
+
+    def _open(self, saved: dict[str, Any], runtime: Runtime[Any]) -> _Run:
         info = runtime.execution_info
         thread_id = None if info is None else info.thread_id
-        metadata = get_config().get("metadata") or {}
+        config = get_config()
+        metadata = config.get("metadata") or {}
         session = self.guard.session(
             saved.get("id"),
             parent=current_session(),
@@ -401,31 +473,32 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             escalation_model=_label(self._escalate_model),
             framework_run_id=thread_id if info is None or info.run_id is None else info.run_id,
         )
-        self._runs[session] = _Run(
-            task=None if info is None else info.task_id,
-            control=runtime.control,
-            kept=thread_id is not None,  # there is no checkpointing without a thread
-            refused=saved.get("blocked") or {},
-        )
-        self._adopt(session)
-        return session
+        kept = thread_id is not None  # there is no checkpointing without a thread
+        step = metadata.get("langgraph_step", 0)
+        steps = [step, step, config.get("recursion_limit", sys.maxsize)]
+        run = _Run(session, runtime.control, kept=kept, refused=saved.get("blocked") or {}, steps=steps)
+        self.guard.end_with(run, session, partial(_unseen_reason, steps, kept=kept))
+        return run
 
-    def _adopt(self, session: Session) -> None:
-        """Tell a callback handler of the same guard that this run is looked after."""
-        callbacks = get_config().get("callbacks")
+    def _adopt(self, run: _Run) -> None:
+        """Note how far the graph is, and tell a callback handler of the same guard that this run is looked after."""
+        config = get_config()
+        run.steps[1] = (config.get("metadata") or {}).get("langgraph_step", 0)
+        callbacks = config.get("callbacks")
         if not isinstance(callbacks, BaseCallbackManager):
             return
         for handler in callbacks.handlers:
             if isinstance(handler, LoopGuardCallbackHandler) and handler.guard is self.guard:
-                handler.adopt(callbacks.parent_run_id, session)
+                handler.adopt(callbacks.parent_run_id, run.session)
 
-    def _update(self, session: Session) -> dict[str, Any]:
-        """What of the session goes into the graph's state: its id, and all of it where the state is checkpointed."""
-        run = self._runs[session]
+    def _update(self, run: _Run) -> dict[str, Any]:
+        """What goes into the graph's state: the run, and all of its session where the state is checkpointed."""
+        self._resumed.pop(run.session.id, None)
         if not run.kept:
-            return {"loopguard_session": {"id": session.id}}
+            return {"loopguard_run": run}
+        session = run.session
         kept = {"id": session.id, "mark": _mark(session), "state": session.save(), "blocked": run.refused}
-        return {"loopguard_session": kept}
+        return {"loopguard_run": run, "loopguard_session": kept}
 
 
 def _mark(session: Session) -> list[int]:
@@ -456,16 +529,13 @@ def _open_calls(response: ModelResponse[Any]) -> bool:
     return message is not None and response.structured_response is None and bool(translate.calls_of(message))
 
 
-def _refused_round(response: ModelResponse[Any], refused: dict[str, Decision]) -> list[BaseMessage]:
+def _refused_round(response: ModelResponse[Any], refused: dict[str, str]) -> list[BaseMessage]:
     """The round that ended the run, with an answer to every call of it."""
     message = _assistant_message(response)
-    answers = _answers(response)
     messages: list[BaseMessage] = list(response.result)
     if message is not None:
-        for call_id, name in translate.open_calls(message, answers):
-            decision = refused.get(call_id)
-            text = decision.message if decision is not None else None
-            messages.append(translate.refusal(call_id, name, text or "[loopguard] This call was not executed."))
+        for call_id, name in translate.open_calls(message, _answers(response)):
+            messages.append(translate.refusal(call_id, name, refused.get(call_id, _NOT_EXECUTED)))
     return messages
 
 
@@ -498,9 +568,7 @@ def _refusal(refused: dict[str, list[Any]], request: ToolCallRequest) -> ToolMes
     return translate.refusal(call["id"] or "", call["name"], message)
 
 
-def _tool_failed(session: Session, error: BaseException) -> None:
-    if isinstance(error, GraphInterrupt):
-        session.pause()
+def _returned(session: Session, result: ToolMessage | Command[Any]) -> ToolMessage | Command[Any]:
+    if isinstance(result, Command) and result.graph is not None:  # it hands over to another agent: this run is over
         session.end()
-    elif not isinstance(error, GraphBubbleUp):
-        session.end(error=error)
+    return result
