@@ -60,12 +60,12 @@ class Effects:
             since: Round or message in which the streak began.
             text: What a steered model is told.
         """
-        if action is Action.ESCALATE and not self.escalate and not self.escalations_left:
-            action = Action.STEER
         key = (detector[:_NAME], bounded_key(identity))
         began, done = self._streaks.get(key, (since, 0))
         if began != since:
             done = 0
+        if action is Action.ESCALATE and not done & _ESCALATED and not self.escalate and not self.escalations_left:
+            action = Action.STEER
         bit = _STEERED if action is Action.STEER else _ESCALATED
         if done & bit:
             return

@@ -77,12 +77,13 @@ class _Run(dict[str, Any]):
     Attributes:
         session: The run's session.
         control: LangGraph's object for this invocation.
+        key: Where a resumed run waits to be written into the graph's state.
         kept: Whether the graph's state outlives this process, so that the counters must be in it.
         refused: Text and judged arguments of the calls of the running round that must not run, by id.
         steps: First and last step of the graph that was seen, and the most there may be.
     """
 
-    __slots__ = ("__weakref__", "control", "kept", "refused", "session", "steps")
+    __slots__ = ("__weakref__", "control", "key", "kept", "refused", "session", "steps")
 
     def __init__(
         self, session: Session, control: object, *, kept: bool, refused: dict[str, list[Any]], steps: list[int]
@@ -90,6 +91,7 @@ class _Run(dict[str, Any]):
         super().__init__()
         self.session = session
         self.control = control
+        self.key = ("", 0)
         self.kept = kept
         self.refused = refused
         self.steps = steps
@@ -142,7 +144,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self._escalate_model = escalate_model
         self._strong: dict[str, BaseChatModel] = {}
         self._lock = threading.Lock()
-        self._resumed: dict[str, _Run] = {}
+        self._resumed: dict[tuple[str, int], _Run] = {}
         self.guard.attach(MIDDLEWARE, escalation=escalate_model is not None)
 
     # -- the run -----------------------------------------------------------------------------------------------
@@ -297,7 +299,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         for answer in _answers(response):  # calls the model node answers itself, such as invalid structured output
             run.session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
         refused = [(call, d.message or "") for call, d in zip(calls, decisions, strict=True) if d.blocked]
-        run.refused = {call.id: [text, _judged(call.arguments)] for call, text in refused}
+        run.refused = {call.id: [text, _judged(call.name, call.arguments)] for call, text in refused}
         return {call.id: text for call, text in refused}
 
     # -- ending ------------------------------------------------------------------------------------------------
@@ -384,7 +386,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             broken = [call for call in message.invalid_tool_calls if call["id"] in refused]
             answers = [translate.refusal(c["id"] or "", c["name"] or "", refused[c["id"] or ""]) for c in broken]
             response = ModelResponse(result=[*response.result, *answers], structured_response=None)
-        changed = run.kept or run.session.id in self._resumed
+        changed = run.kept or run.key in self._resumed
         return ExtendedModelResponse(response, Command(update=self._update(run)) if changed else None)
 
     # -- tools -------------------------------------------------------------------------------------------------
@@ -403,7 +405,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             with inside(run.session):
                 return _returned(run.session, handler(request))
         except BaseException as error:
-            self._tool_failed(run.session, error)
+            self._tool_failed(run, error)
             raise
 
     async def awrap_tool_call(
@@ -420,10 +422,11 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             with inside(run.session):
                 return _returned(run.session, await handler(request))
         except BaseException as error:
-            self._tool_failed(run.session, error)
+            self._tool_failed(run, error)
             raise
 
-    def _tool_failed(self, session: Session, error: BaseException) -> None:
+    def _tool_failed(self, run: _Run, error: BaseException) -> None:
+        session = run.session
         if isinstance(error, GraphInterrupt):
             session.pause()
             session.end()
@@ -431,7 +434,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             session.end(error=error, may_go_on=True)
         else:
             return
-        self._resumed.pop(session.id, None)
+        self._resumed.pop(run.key, None)
 
     # -- sessions ----------------------------------------------------------------------------------------------
 
@@ -446,8 +449,10 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     def _resume(self, saved: dict[str, Any], runtime: Runtime[Any]) -> _Run:
         session_id = saved.get("id", "")
         with self._lock:  # several tools of a resumed round come here at once
-            run = self._resumed.get(session_id)
-            if run is not None and run.control is runtime.control:
+            # By invocation too: a thread that began without us has no session yet.
+            key = (session_id, id(runtime.control))
+            run = self._resumed.get(key)
+            if run is not None:
                 return run
             live = self.guard.live(session_id)
             if live is not None and saved.get("mark") != _mark(live):  # the graph stands at an earlier point
@@ -456,7 +461,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             run = self._open(saved, runtime)
             run.session.continued()
             # Until the next model node writes it into the graph's state, nothing else keeps it.
-            self._resumed[run.session.id] = run
+            self._resumed[key] = run
+            run.key = key
             return run
 
     def _open(self, saved: dict[str, Any], runtime: Runtime[Any]) -> _Run:
@@ -493,7 +499,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
 
     def _update(self, run: _Run) -> dict[str, Any]:
         """What goes into the graph's state: the run, and all of its session where the state is checkpointed."""
-        self._resumed.pop(run.session.id, None)
+        self._resumed.pop(run.key, None)
         if not run.kept:
             return {"loopguard_run": run}
         session = run.session
@@ -555,15 +561,15 @@ def _is_closed(messages: list[AnyMessage]) -> bool:
     return bool(messages) and isinstance(messages[-1], AIMessage) and "loopguard" in messages[-1].response_metadata
 
 
-def _judged(arguments: Any) -> str:
-    return fingerprint("", arguments)
+def _judged(name: str, arguments: Any) -> str:
+    return fingerprint(name, arguments)
 
 
 def _refusal(refused: dict[str, list[Any]], request: ToolCallRequest) -> ToolMessage | None:
     """The answer to a refused call. If a human changed its arguments since, it is another call and may run."""
     call = request.tool_call
     message, judged = refused.get(call["id"] or "", (None, None))
-    if message is None or judged != _judged(call["args"]):
+    if message is None or judged != _judged(call["name"], call["args"]):
         return None
     return translate.refusal(call["id"] or "", call["name"], message)
 
