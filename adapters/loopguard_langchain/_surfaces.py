@@ -17,3 +17,5 @@ CALLBACK = Surface(
     adapter=ADAPTER,
     capabilities=frozenset({"observe", "stop"}),
 )
+
+SURFACES = (MIDDLEWARE, CALLBACK)

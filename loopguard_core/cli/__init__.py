@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from loopguard_core._errors import LoopGuardError
-from loopguard_core.cli import plugins, policy, replay
+from loopguard_core.cli import adapters, plugins, policy, replay
 
 COMMAND_GROUP = "loopguard.commands"
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="loopguard", description="Stops AI agents that are stuck in a loop.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (replay, policy, plugins):
+    for module in (replay, policy, plugins, adapters):
         module.add_parser(commands)
     for point in sorted(entry_points(group=COMMAND_GROUP), key=lambda point: point.name):
         _add_external(commands, point)
