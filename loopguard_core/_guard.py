@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loopguard_core import _unseen
+from loopguard_core._budget import Budget
 from loopguard_core._calls import Identifier
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._faults import Faults
@@ -24,7 +25,8 @@ from loopguard_core._plugins import PluginInfo, Plugins
 from loopguard_core._policy import Policy
 from loopguard_core._policy_file import apply_environment, load_policy, resolve_policy
 from loopguard_core._scoring import Scorer
-from loopguard_core._session import Origin, Session
+from loopguard_core._session import Session
+from loopguard_core._session_state import Origin, SessionState
 from loopguard_core._surface import ANYWHERE, Surface
 from loopguard_core._types import Action, EndReason, Usage
 from loopguard_core.detectors import Detector, RepeatedCall
@@ -176,7 +178,7 @@ class LoopGuard:
             origin,
             parent=parent,
             scorer=scorer,
-            clock=self.new_clock(),
+            budget=Budget(policy.limits, self.new_clock(), None if parent is None else parent.budget),
             escalation_model=escalation_model,
         )
 
@@ -221,11 +223,12 @@ class LoopGuard:
         if self.enabled:
             self.plugins.session_end(event)
 
-    def session_resumed(self, session: Session) -> None:
+    def session_resumed(self, session: SessionState) -> None:
         """Take note that a paused session goes on."""
         with self._lock:
             self._paused.pop(session.id, None)
-            self._live.setdefault(session.id, session)
+            if isinstance(session, Session):
+                self._live.setdefault(session.id, session)
 
     def check_usage(self, usage: Usage) -> None:
         """Say once that a limit cannot hold because model calls do not report what it counts."""

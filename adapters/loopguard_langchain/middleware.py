@@ -83,7 +83,7 @@ class _Run(dict[str, Any]):
         steps: First and last step of the graph that was seen, and the most there may be.
     """
 
-    __slots__ = ("__weakref__", "control", "key", "kept", "refused", "session", "steps")
+    __slots__ = ("__weakref__", "control", "kept", "key", "refused", "session", "steps")
 
     def __init__(
         self, session: Session, control: object, *, kept: bool, refused: dict[str, list[Any]], steps: list[int]
@@ -100,6 +100,9 @@ class _Run(dict[str, Any]):
 
     def __deepcopy__(self, memo: Any) -> _Run:
         return self
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[()]]:
+        return dict, ()
 
 
 def _unseen_reason(steps: list[int], *, kept: bool) -> EndReason:
@@ -566,12 +569,16 @@ def _judged(name: str, arguments: Any) -> str:
 
 
 def _refusal(refused: dict[str, list[Any]], request: ToolCallRequest) -> ToolMessage | None:
-    """The answer to a refused call. If a human changed its arguments since, it is another call and may run."""
+    """The answer to a refused call. If a human changed it since, it is another call and may run."""
     call = request.tool_call
-    message, judged = refused.get(call["id"] or "", (None, None))
-    if message is None or judged != _judged(call["name"], call["args"]):
+    text, judged = refused.get(call["id"] or "", (None, None))
+    if text is None:
         return None
-    return translate.refusal(call["id"] or "", call["name"], message)
+    # HumanInTheLoopMiddleware keeps edits apart and applies them inside of us, if we come before it.
+    edited = (request.state.get("hitl_edited_tool_calls") or {}).get(call["id"]) or call
+    if judged != _judged(edited["name"], edited["args"]):
+        return None
+    return translate.refusal(call["id"] or "", call["name"], text)
 
 
 def _returned(session: Session, result: ToolMessage | Command[Any]) -> ToolMessage | Command[Any]:

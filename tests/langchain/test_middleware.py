@@ -1,6 +1,8 @@
 """What `LoopGuardMiddleware` sees, refuses and ends, in agents made with `create_agent`."""
 
+import copy
 import json
+import pickle
 from typing import Annotated, Any
 
 import pytest
@@ -93,7 +95,8 @@ def test_a_healthy_run_keeps_no_trace_of_the_guard(way):
 
     assert_healthy(result)
     # LangGraph streams private channels too; `invoke` hides them.
-    assert set(result) - ({"loopguard_session"} if "stream" in way else set()) == {"messages"}
+    ours = {key for key in result if key.startswith("loopguard_")}
+    assert set(result) - (ours if "stream" in way else set()) == {"messages"}
     assert len(lookup.ran) == 4
     assert seen.actions == []
     assert seen.reasons == ["complete"]
@@ -140,7 +143,8 @@ def test_updates_say_once_that_the_run_was_ended(way):
 
     updates = [update for chunk in chunks for update in chunk.values() if update]
     assert [u["loopguard"] for u in updates if u.get("loopguard")] == [result["loopguard"]]
-    assert LOOKUP[1]["key"] not in json.dumps([u["loopguard_session"] for u in updates if "loopguard_session" in u])
+    private = json.dumps([{k: v for k, v in u.items() if k.startswith("loopguard")} for u in updates])
+    assert LOOKUP[1]["key"] not in private
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.endswith("values")])
@@ -149,6 +153,21 @@ def test_values_say_at_the_end_that_the_run_was_ended(way):
 
     assert chunks[-1]["loopguard"]["reason"] == "doom_loop"
     assert not any(chunk.get("loopguard") for chunk in chunks if not str(chunk["messages"][-1].text).startswith(OWN))
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.endswith(("values", "updates"))])
+@pytest.mark.parametrize("kept", [False, True], ids=["loose", "checkpointed"])
+def test_what_a_stream_carries_of_ours_can_be_copied_and_sent_on(way, kept):
+    """Servers send the chunks of a stream to browsers, private channels too."""
+    options = {"checkpointer": InMemorySaver()} if kept else {}
+    agent = guarded(ScriptedModel(script=deaf()), [Counted()], watched(), **options)
+    chunks, _ = streamed(agent, ask(), way, thread() if kept else None)
+    states = chunks if way.endswith("values") else [u for chunk in chunks for u in chunk.values() if u]
+    private = [{k: v for k, v in state.items() if k.startswith("loopguard")} for state in states]
+
+    assert json.loads(json.dumps(private)) == private
+    assert copy.deepcopy(private) == private
+    assert pickle.loads(pickle.dumps(private)) == private
 
 
 def test_the_output_is_plain_json_apart_from_the_messages():
@@ -772,7 +791,7 @@ def test_the_name_of_an_unknown_tool_is_shown_with_care(way):
 
 
 def test_a_large_fan_out_that_repeats_is_ended_too():
-    calls = tuple(call(key=str(i)) for i in range(120))
+    calls = tuple(call(key=str(i)) for i in range(100))
     model, lookup, seen = ScriptedModel(script=deaf(*calls)), Counted(), watched()
     assert_stopped(run(guarded(model, [lookup], seen), ask()))
     assert model.calls == 6

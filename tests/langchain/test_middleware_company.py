@@ -37,6 +37,7 @@ from loopguard_langchain_models import (
     rounds,
     run,
     sequence,
+    settle,
     thread,
     watched,
 )
@@ -172,6 +173,21 @@ def test_calls_reviewed_one_by_one_are_guarded_too(way, place):
     assert_stopped(result)
     assert (model.calls, len(lookup.ran)) == (6, 2)
     assert seen.reasons[-1] == "doom_loop"
+    assert seen.live == 0
+
+
+@both_ways
+@first_and_last
+def test_waiting_for_a_human_is_a_pause(way, place):
+    """The interrupt is raised in a hook of the other middleware, where ours is not asked."""
+    seen = watched()
+    agent = reviewed(ScriptedModel(script=rounds(1)), Counted(), seen, place)
+    result = run(agent, ask(), way, thread())
+    assert "__interrupt__" in result
+    settle(seen)
+    assert seen.reasons == ["paused"]
+    assert_healthy(run(agent, Command(resume={"decisions": [APPROVE]}), way, thread()))
+    assert seen.reasons == ["paused", "complete"]
     assert seen.live == 0
 
 

@@ -22,7 +22,6 @@ from loopguard_langchain_models import (
     call,
     deaf,
     different,
-    every_way,
     four_ways,
     guarded,
     refused,
@@ -42,7 +41,7 @@ STEER_AT_2 = {"steer": 2}
 # -- steer -----------------------------------------------------------------------------------------------------------
 
 
-@every_way
+@four_ways
 def test_a_steered_model_reads_it_once_a_streak_last_in_its_request(way):
     model, lookup, seen = ScriptedModel(script=deaf()), Counted(), watched({"ladder": STEER_AT_2})
     result = run(guarded(model, [lookup], seen), ask(), way)
@@ -112,7 +111,7 @@ def strong(script) -> ScriptedModel:
     return ScriptedModel(script=script, model_name="strong-1")
 
 
-@every_way
+@four_ways
 def test_the_stronger_model_takes_exactly_one_turn_of_a_streak(way):
     usual, better = ScriptedModel(script=deaf()), strong(deaf())
     seen, lookup = watched({"ladder": {"escalate": 3}}), Counted()

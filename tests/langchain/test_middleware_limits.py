@@ -1,6 +1,5 @@
 """Hard caps, to the exact call."""
 
-import gc
 from contextlib import suppress
 
 import pytest
@@ -26,6 +25,7 @@ from loopguard_langchain_models import (
     refused,
     run,
     sequence,
+    settle,
     thread,
     watched,
 )
@@ -123,9 +123,24 @@ def test_the_turn_limit_of_the_sdk_ends_the_session_as_max_turns(way):
     agent = guarded(model, [Counted()], seen)
     with suppress(GraphRecursionError):
         run(agent, ask(), way, {"recursion_limit": 10})
-    gc.collect()
+    settle(seen)
     assert seen.reasons == ["max_turns"]
     assert seen.live == 0
+
+
+@both_ways
+def test_the_turn_limit_of_the_sdk_counts_each_turn_of_a_thread_afresh(way):
+    def script(messages, number):
+        patient = [m.text for m in messages if isinstance(m, HumanMessage)][-1] == "For ever."
+        return Say("", (call(key=f"k{number}"),)) if patient or number <= 2 else Say("done")
+
+    seen = watched()
+    agent = guarded(ScriptedModel(script=script), [Counted()], seen, checkpointer=InMemorySaver())
+    assert_healthy(run(agent, ask(), way, {**thread(), "recursion_limit": 10}))
+    with pytest.raises(GraphRecursionError):
+        run(agent, ask("For ever."), way, {**thread(), "recursion_limit": 10})
+    settle(seen)
+    assert seen.reasons == ["complete", "max_turns"]
 
 
 # -- tool calls ------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from loopguard_langchain_models import (
     call,
     deaf,
     different,
-    every_way,
+    four_ways,
     guarded,
     rounds,
     run,
@@ -65,7 +65,7 @@ def by_agent(seen):
 ASK_ONCE = rounds(1, call("delegate", key="find it"))
 
 
-@every_way
+@four_ways
 def test_a_healthy_agent_in_a_healthy_agent_completes(way):
     seen = watched()
     inner_model, outer_model, agent = nested(seen, different(3, then="found"), different(2, name="delegate"))
@@ -90,7 +90,7 @@ def test_an_inner_run_names_the_run_it_is_nested_in(way):
     assert {event.parent_id for event in seen.model_calls if event.agent == "inner"} == {outer.session_id}
 
 
-@every_way
+@four_ways
 def test_a_loop_inside_ends_the_outer_run_too(way):
     seen = watched()
     inner_model, outer_model, agent = nested(seen, deaf(), deaf(call("delegate", key="find it")))

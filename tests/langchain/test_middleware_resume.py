@@ -21,7 +21,6 @@ from loopguard_langchain_models import (
     call,
     deaf,
     different,
-    every_way,
     four_ways,
     guarded,
     refused,
@@ -65,7 +64,7 @@ def saver(request, tmp_path):
 # -- interrupts in a tool --------------------------------------------------------------------------------------------
 
 
-@every_way
+@four_ways
 def test_a_streak_goes_on_over_an_interrupt(way):
     model, lookup, seen = ScriptedModel(script=deaf()), Asks(1, 2), watched()
     agent = guarded(model, [lookup], seen, checkpointer=InMemorySaver())
@@ -290,7 +289,7 @@ def before_model_call(agent, number, config):
     return history[::-1][number - 1].config
 
 
-@every_way
+@four_ways
 def test_going_back_goes_on_from_the_counters_of_that_point(way):
     model, lookup, seen = ScriptedModel(script=deaf()), Counted(), watched()
     agent = guarded(model, [lookup], seen, checkpointer=InMemorySaver())

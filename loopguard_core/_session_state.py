@@ -1,0 +1,284 @@
+"""What a session holds, how it is saved and resumed, and why it may have to end."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from loopguard_core import _messages, _saved
+from loopguard_core._bounded import count, short_text
+from loopguard_core._budget import Budget
+from loopguard_core._effects import Effects
+from loopguard_core._events import SessionEnd
+from loopguard_core._limits import Breach
+from loopguard_core._round import OpenRound
+from loopguard_core._scoring import Effect, Scorer
+from loopguard_core._types import Directive, Stop, Usage, Verdict
+
+if TYPE_CHECKING:
+    from loopguard_core._guard import LoopGuard
+
+NOTHING = Directive()
+"""The directive of a model call that is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a session comes from; carried by every event.
+
+    Attributes:
+        session_id: Id of the session.
+        parent_id: Id of the session it is nested in.
+        agent: Name of the agent.
+        adapter: The SDK.
+        framework_run_id: The SDK's own id of the run.
+    """
+
+    session_id: str
+    parent_id: str | None = None
+    agent: str | None = None
+    adapter: str | None = None
+    framework_run_id: str | None = None
+
+
+class SessionState:
+    """The state of one run.
+
+    Attributes:
+        origin: Where it comes from.
+        parent: The run it is nested in; None for an outer run.
+        budget: What it used and may still use; its lock guards the whole session.
+        faults: Where contained faults are noted.
+        verdict: Set only when *detection* ended the run: the signal to alert on.
+        owners: How many objects the session was tied to; see `LoopGuard.end_with`.
+    """
+
+    def __init__(
+        self,
+        guard: LoopGuard,
+        origin: Origin,
+        *,
+        parent: SessionState | None,
+        scorer: Scorer,
+        budget: Budget,
+        escalation_model: str | None,
+    ) -> None:
+        self.origin = origin
+        self.budget = budget
+        self.faults = guard.faults
+        self.verdict: Verdict | None = None
+        self.owners = 0
+        self._guard = guard
+        self.parent = parent
+        self._scorer = scorer
+        self._escalation_model = escalation_model
+        self._effects = Effects(guard.policy.escalation.max if escalation_model is not None else 0)
+        self._open = OpenRound()
+        self._stop: Stop | None = None
+        self._directive: Directive | None = None
+        self._ended: SessionEnd | None = None
+        self._messages = 0
+        self._message_state: Literal["open", "ended", "called"] = "open"
+        self._answer_asked = False
+        self._asleep = False
+        self._origin_fields = {field.name: getattr(origin, field.name) for field in dataclasses.fields(Origin)}
+
+    # -- what it is --------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self.origin.session_id
+
+    @property
+    def turns(self) -> int:
+        """Rounds so far, refused or not."""
+        return self.budget.counters.turns
+
+    @property
+    def model_calls(self) -> int:
+        """Successful model calls so far."""
+        return self.budget.counters.model_calls
+
+    @property
+    def tool_calls(self) -> int:
+        """Calls that were let through so far, those of nested runs included."""
+        return self.budget.counters.tool_calls
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and cost so far, those of nested runs included."""
+        return self.budget.counters.usage
+
+    @property
+    def seconds(self) -> float:
+        """Active seconds so far."""
+        return self.budget.clock.seconds
+
+    @property
+    def stop(self) -> Stop | None:
+        """Why the run is being ended; None while it may go on."""
+        return self._stop
+
+    @property
+    def ended(self) -> SessionEnd | None:
+        """How it ended; None while it is live."""
+        return self._ended
+
+    # -- why it may have to end --------------------------------------------------------------------------------
+
+    def _declare(self, stop: Stop) -> None:
+        """End the run. A stop inside reaches the outside: every outer run ends before its next model call."""
+        if self._stop is not None:
+            return
+        self._stop = stop
+        self.verdict = stop.verdict
+        if self.parent is not None:
+            outer = dataclasses.replace(stop, message=_messages.inner_stop(stop.message))
+            with self.parent.budget.lock:
+                self.parent._declare(outer)  # noqa: SLF001  # another instance of this class
+
+    def _due_stop(self) -> Stop | None:
+        """Why no further model call may start: a stop of this run or of one around it, or a limit."""
+        if self._stop is not None:
+            return self._stop
+        if self.budget.free:
+            return None
+        return self._outside_stop() or _limit_stop(self.budget.breach())
+
+    def _round_stop(self) -> Stop | None:
+        """For surfaces without a seam before the model call: a round after the last one is refused whole."""
+        if self._stop is not None or self.budget.free:
+            return None
+        return self._outside_stop() or _limit_stop(self.budget.last_round_over())
+
+    def _outside_stop(self) -> Stop | None:
+        outer = self.parent
+        while outer is not None:
+            if outer.stop is not None:
+                return outer.stop
+            outer = outer.parent
+        return None
+
+    # -- the next model call -----------------------------------------------------------------------------------
+
+    def _pending_directive(self) -> Directive:
+        if not self._effects.pending:
+            return NOTHING
+        model = self._escalation_model if self._effects.escalate else None
+        return Directive(steer=tuple(self._effects.steers), model=model)
+
+    def _settle_directive(self) -> None:
+        """The model call the directive was for succeeded: what it carried is said."""
+        directive, self._directive = self._directive, None
+        if directive is not None and directive is not NOTHING and directive.stop is None:
+            self._effects.delivered(directive.steer, escalated=directive.model is not None)
+
+    def _queue(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            self._effects.want(effect.action, effect.detector, effect.identity, effect.since, effect.text)
+
+    # -- rounds and pauses -------------------------------------------------------------------------------------
+
+    def _close_round(self) -> None:
+        calls = self._open.close()
+        if calls:
+            for detector in self._scorer.detectors:
+                self._scorer.contained(detector, detector.close_round, calls)
+
+    def _wake(self) -> None:
+        if not self._asleep:
+            return
+        self._asleep = False
+        self.budget.clock.resume()
+        if self._ended is not None:
+            self._ended = None
+            self._guard.session_resumed(self)
+
+    def _event_fields(self) -> dict[str, Any]:
+        return {**self._origin_fields, "turn": self.turns}
+
+    # -- save and resume ---------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """The state as plain JSON of at most 32 KB, for `LoopGuard.session(state=...)`; no arguments or results."""
+        with self.budget.lock:
+            return _saved.fitted(
+                {
+                    "version": _saved.VERSION,
+                    "counters": self.budget.counters.save(),
+                    "seconds": round(self.seconds, 3),
+                    "messages": self._messages,
+                    "effects": self._effects.save(),
+                    "round": self._open.save(),
+                    "detectors": self._scorer.save(),
+                    "stop": _saved.stop_to_json(self._stop),
+                    "flags": [
+                        int(self.budget.refused_calls),
+                        int(self._answer_asked),
+                        int(self._directive is not None),
+                    ],
+                    "message_state": self._message_state,
+                    "key": self._guard.key_to_save(self._scorer.key),
+                },
+                bounded=self._scorer.own_detectors,
+            )
+
+    def _flags(self) -> tuple[bool, bool, bool]:
+        return self.budget.refused_calls, self._answer_asked, self._directive is not None
+
+    def restore(self, state: Any) -> None:
+        """Go on with a saved run. Parts that cannot be read are named in the log and start afresh."""
+        with self.budget.lock:
+            parts = _saved.Parts(state, self.faults)
+            parts.take_spending("counters", self.budget.counters.restore)
+            parts.take("seconds", self._restore_seconds)
+            parts.take("messages", self._restore_messages)
+            parts.take("effects", self._effects.restore)
+            parts.take("round", self._open.restore)
+            parts.take("stop", self._restore_stop)
+            parts.take("message_state", self._restore_message_state)
+            parts.take("flags", self._restore_flags)
+            parts.take("key", self._restore_key)
+            saved = parts.get("detectors", dict)
+            for detector in self._scorer.detectors:
+                if saved.get(detector.name) is not None:
+                    parts.restore(f"detectors.{detector.name}", detector.restore, saved[detector.name])
+
+    def _restore_seconds(self, value: Any) -> None:
+        seconds = float(value)
+        if not 0 <= seconds < math.inf:
+            raise ValueError("seconds are a finite number, 0 or more")
+        self.budget.clock = self._guard.new_clock(before=seconds)
+
+    def _restore_messages(self, value: Any) -> None:
+        self._messages = count(value)
+
+    def _restore_message_state(self, value: Any) -> None:
+        if value not in ("open", "ended", "called"):
+            raise ValueError("unknown state of a message")
+        self._message_state = value
+
+    def _restore_flags(self, value: Any) -> None:
+        over, asked, waiting = value
+        self.budget.refused_calls, self._answer_asked = bool(over), bool(asked)
+        if waiting:  # a model call was on its way; its answer settles what it carried
+            self._directive = self._pending_directive()
+
+    def _restore_stop(self, value: Any) -> None:
+        self._stop = _saved.stop_from_json(value)
+        self.verdict = None if self._stop is None else self._stop.verdict
+
+    def _restore_key(self, value: Any) -> None:
+        if value is not None and self._scorer.key is not None:
+            key = bytes.fromhex(short_text(value, 128))
+            if not key:
+                raise ValueError("an empty key")
+            self._scorer.key = key
+
+
+def _limit_stop(breach: Breach | None) -> Stop | None:
+    return None if breach is None else Stop(breach.reason, None, _messages.limit_reached(breach))
