@@ -24,6 +24,7 @@ class Budget:
         clock: Counts active seconds.
         counters: What was used.
         lock: Guards the session. Locks of nested sessions are only ever taken from the inside out.
+        free: Whether nothing at all caps it.
         refused_calls: Whether a call was refused for want of room; the run then ends before its next model call.
     """
 
@@ -34,18 +35,13 @@ class Budget:
         self.lock = threading.RLock()
         self.refused_calls = False
         self._outer = outer
-        self._capped = any(value is not None for _, value in limits)
+        self.free = outer is None and all(value is None for _, value in limits)
 
     def _outers(self) -> Iterator[Budget]:
         outer = self._outer
         while outer is not None:
             yield outer
             outer = outer._outer  # noqa: SLF001  # another instance of this class
-
-    @property
-    def free(self) -> bool:
-        """Whether nothing at all caps it."""
-        return self._outer is None and not self._capped
 
     @property
     def counts_usage(self) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from loopguard_core._budget import Budget
 from loopguard_core._faults import Faults
 
 
 class HasFaults(Protocol):
     """What the wrapped methods belong to."""
 
-    budget: Budget
+    lock: threading.RLock
     faults: Faults
 
 
@@ -31,7 +31,7 @@ def contained(
         @functools.wraps(method)
         def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
             try:
-                with self.budget.lock:
+                with self.lock:
                     return method(self, *args, **kwargs)
             except Exception as error:  # noqa: BLE001  # see above
                 self.faults.note(method.__name__, error)

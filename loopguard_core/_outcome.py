@@ -21,7 +21,7 @@ OWN_WORDS = "[loopguard]"
 _OWN_WORDS_WITHIN = 64  # SDKs put a word like "Observation: " or "Error: " before a result
 _EDGE = 64 * 1024
 _JSON_LIMIT = 64 * 1024
-_INDENT = 64
+_HEAD = 256
 
 # Such as: Error: x / TimeoutError: x / requests.exceptions.ConnectionError(x) / [ERROR] x / Traceback (most recent
 _ERROR_TEXT = re.compile(
@@ -61,16 +61,25 @@ def judge_error(output: Any) -> bool:
     "SomethingError:" or "Traceback (most recent call last)". Anything else is a success.
     """
     if isinstance(output, str):
-        if output[:_INDENT].lstrip()[:1] == "{" and len(output) <= _JSON_LIMIT:
-            try:
-                parsed = json.loads(output)
-            except (ValueError, RecursionError):
-                return False
-            return isinstance(parsed, dict) and _object_failed(parsed)
-        return _ERROR_TEXT.match(output, 0, 512) is not None
+        head = output[:_HEAD]
+        if head.lstrip()[:1] == "{" and len(output) <= _JSON_LIMIT:
+            return _json_failed(output)
+        # Looking for the words first is faster than the pattern, and nearly always settles it.
+        words = head if head.islower() else head.lower()
+        return ("error" in words or "exception" in words or "traceback" in words) and (
+            _ERROR_TEXT.match(head) is not None
+        )
     if isinstance(output, BaseException):
         return True
     return isinstance(output, Mapping) and _object_failed(output)
+
+
+def _json_failed(text: str) -> bool:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(parsed, dict) and _object_failed(parsed)
 
 
 def _object_failed(fields: Mapping[Any, Any]) -> bool:

@@ -56,6 +56,9 @@ class Plugins:
 
     Args:
         faults: Where faults of implementations are noted.
+
+    Attributes:
+        has_loop_key: Whether any plugin implements `loop_key`.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -65,6 +68,7 @@ class Plugins:
         self._info: list[PluginInfo] = []
         self._labels: dict[int, tuple[int, str]] = {}
         self.background = Background(faults)
+        self.has_loop_key = False
         self._impls: dict[str, tuple[pluggy.HookImpl, ...]] = dict.fromkeys(HOOKS, ())
 
     # -- registration ------------------------------------------------------------------------------------------
@@ -90,6 +94,7 @@ class Plugins:
         for hook in HOOKS:
             if hook not in hooks and inspect.ismethod(getattr(plugin, hook, None)):
                 logger.warning("plugin %s: %s has no @hookimpl and is not called", label, hook)
+        self.has_loop_key = self.has_loop_key or "loop_key" in hooks
         self._info.append(PluginInfo(label, tuple(hooks), origin))
         self._labels[id(plugin)] = (len(self._labels), label)
         for hook in HOOKS:
@@ -221,11 +226,6 @@ class Plugins:
     def may_stop(self) -> bool:
         """Whether any plugin implements `stop_when`."""
         return bool(self._impls["stop_when"])
-
-    @property
-    def has_loop_key(self) -> bool:
-        """Whether any plugin implements `loop_key`."""
-        return bool(self._impls["loop_key"])
 
     def loop_key(self, tool: str, arguments: Any) -> Any:
         """The first opinion on what identifies a call; None if nobody has one."""

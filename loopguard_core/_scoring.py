@@ -149,17 +149,16 @@ class Scorer:
         distinct: dict[str, ObservedCall] = {}
         scored: list[ScoredCall] = []
         for call in calls:
-            observed = self._observe(call)
+            observed = None
+            try:
+                observed = self._identifier.observe(call)
+                call_id = call.id if type(call.id) is str else str(call.id)
+            except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
+                self._faults.note("identity", error)
+                call_id = _id_of(call)
             first = None if observed is None else distinct.setdefault(observed.identity, observed)
-            scored.append(ScoredCall(_id_of(call), first, first is not observed))
+            scored.append(ScoredCall(call_id, first, first is not observed))
         return scored, distinct
-
-    def _observe(self, call: ToolCall) -> ObservedCall | None:
-        try:
-            return self._identifier.observe(call)
-        except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
-            self._faults.note("identity", error)
-            return None
 
     def _strongest(
         self, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
@@ -175,8 +174,11 @@ class Scorer:
     def _rate(
         self, detector: Detector, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
     ) -> list[tuple[str, _Best]]:
+        findings = detector.begin_round(followed, number)
+        if not findings:
+            return []
         rated: list[tuple[str, _Best]] = []
-        for finding in detector.begin_round(followed, number):
+        for finding in findings:
             call = distinct.get(finding.identity or "")
             found = None if call is None else self._rung(detector, finding, call.tool)
             if call is not None and found is not None:

@@ -17,7 +17,7 @@ from loopguard_core import _messages
 from loopguard_core._contained import contained, nothing
 from loopguard_core._errors import LoopGuardStop
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
-from loopguard_core._scoring import ScoredCall
+from loopguard_core._scoring import ScoredCall, ScoredRound
 from loopguard_core._session_state import NOTHING, SessionState
 from loopguard_core._types import Action, Channel, Decision, Directive, EndReason, Stop, ToolCall, Usage, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
@@ -191,7 +191,6 @@ class Session(SessionState):
 
     # -- rounds ------------------------------------------------------------------------------------------------
 
-    @contained(_unscored)
     def begin_round(self, calls: Sequence[ToolCall]) -> list[Decision]:
         """Judge all calls of one model response before any of them runs.
 
@@ -204,6 +203,14 @@ class Session(SessionState):
         Returns:
             One decision a call, in the same order.
         """
+        try:  # what `contained` does, without its cost on the hot path
+            with self.lock:
+                return self._begin_round(calls)
+        except Exception as error:  # noqa: BLE001  # see `contained`
+            self.faults.note("begin_round", error)
+            return _unscored(calls)
+
+    def _begin_round(self, calls: Sequence[ToolCall]) -> list[Decision]:
         if type(calls) is not list:
             calls = list(calls)
         if not calls:
@@ -212,26 +219,30 @@ class Session(SessionState):
             return [_UNSCORED] * len(calls)
         if self._asleep:
             self._wake()
-        self._settle_directive()  # a round shows that its model call succeeded, whether or not that was reported
+        if self._directive is not None:  # a round shows that its model call succeeded, reported or not
+            self._settle_directive()
         if self._message_state == "open":
             self._messages += 1
         self._message_state = "open"
         self._close_round()
-        over = self._round_stop()
+        over = None if self.budget.free else self._round_stop()
         self.budget.counters.turns += 1
         scored = self._scorer.score(calls, self.budget.counters.turns, self._messages, self._judge)
         self._open.begin(scored.followed)
         if over is not None:
             self._declare(over)
         if scored.fired:
-            self._queue(scored.effects)
-            offender = next((row.verdict for row in scored.calls if row.verdict and row.action is Action.STOP), None)
-            if offender is not None:
-                self._declare(Stop("doom_loop", offender, offender.message))
+            self._act_on(scored)
         decisions = [self._answer(row) for row in scored.calls]
         for call in scored.followed:
             call.shrink()
         return decisions
+
+    def _act_on(self, scored: ScoredRound) -> None:
+        self._queue(scored.effects)
+        offender = next((row.verdict for row in scored.calls if row.verdict and row.action is Action.STOP), None)
+        if offender is not None:
+            self._declare(Stop("doom_loop", offender, offender.message))
 
     def _answer(self, row: ScoredCall) -> Decision:
         verdict, observed = row.verdict, row.observed
@@ -258,7 +269,6 @@ class Session(SessionState):
             message=message,
         )
 
-    @contained(nothing)
     def record_result(self, call_id: str, output: Any, is_error: bool | None = None) -> None:
         """Record what a call returned. An id that is not of the running round is ignored.
 
@@ -267,8 +277,12 @@ class Session(SessionState):
             output: What the tool returned, or the exception it raised. Only a hash of it is kept.
             is_error: Whether it failed; None lets the core judge from the output (see `docs/session.md`).
         """
-        if self._guard.enabled and not self._open.record(call_id, output, is_error):
-            self._guard.count("result of an unknown call")
+        try:  # as in `begin_round`
+            with self.lock:
+                if self._guard.enabled and not self._open.record(call_id, output, is_error):
+                    self._guard.count("result of an unknown call")
+        except Exception as error:  # noqa: BLE001  # see `contained`
+            self.faults.note("record_result", error)
 
     # -- what happens in between -------------------------------------------------------------------------------
 
@@ -326,7 +340,7 @@ class Session(SessionState):
             may_go_on: True where the caller cannot know whether somebody above it tries again: if that happens, the
                 session goes on where it was, and ends again.
         """
-        with self.budget.lock:
+        with self.lock:
             if self._ended is not None and not self._abandoned(reason, error):
                 return self._ended
             ended = self._end_reason(reason, error)

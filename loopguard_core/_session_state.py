@@ -50,7 +50,8 @@ class SessionState:
     Attributes:
         origin: Where it comes from.
         parent: The run it is nested in; None for an outer run.
-        budget: What it used and may still use; its lock guards the whole session.
+        budget: What it used and may still use.
+        lock: The budget's; it guards the whole session.
         faults: Where contained faults are noted.
         verdict: Set only when *detection* ended the run: the signal to alert on.
         owners: How many objects the session was tied to; see `LoopGuard.end_with`.
@@ -68,6 +69,7 @@ class SessionState:
     ) -> None:
         self.origin = origin
         self.budget = budget
+        self.lock = budget.lock
         self.faults = guard.faults
         self.verdict: Verdict | None = None
         self.owners = 0
@@ -138,7 +140,7 @@ class SessionState:
         self.verdict = stop.verdict
         if self.parent is not None:
             outer = dataclasses.replace(stop, message=_messages.inner_stop(stop.message))
-            with self.parent.budget.lock:
+            with self.parent.lock:
                 self.parent._declare(outer)  # noqa: SLF001  # another instance of this class
 
     def _due_stop(self) -> Stop | None:
@@ -151,7 +153,7 @@ class SessionState:
 
     def _round_stop(self) -> Stop | None:
         """For surfaces without a seam before the model call: a round after the last one is refused whole."""
-        if self._stop is not None or self.budget.free:
+        if self._stop is not None:
             return None
         return self._outside_stop() or _limit_stop(self.budget.last_round_over())
 
@@ -205,7 +207,7 @@ class SessionState:
 
     def save(self) -> dict[str, Any]:
         """The state as plain JSON of at most 32 KB, for `LoopGuard.session(state=...)`; no arguments or results."""
-        with self.budget.lock:
+        with self.lock:
             return _saved.fitted(
                 {
                     "version": _saved.VERSION,
@@ -232,7 +234,7 @@ class SessionState:
 
     def restore(self, state: Any) -> None:
         """Go on with a saved run. Parts that cannot be read are named in the log and start afresh."""
-        with self.budget.lock:
+        with self.lock:
             parts = _saved.Parts(state, self.faults)
             parts.take_spending("counters", self.budget.counters.restore)
             parts.take("seconds", self._restore_seconds)

@@ -1,4 +1,4 @@
-"""The values that cross the public interface: small, frozen, without behaviour of their own."""
+"""The values that cross the public interface: small, without behaviour of their own, and all but one frozen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Action(enum.StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for every call of every round, and freezing trebles its cost
 class ToolCall:
     """One tool call as the model asked for it.
 

@@ -14,6 +14,8 @@ from loopguard_core._ladder import Ladder
 from loopguard_core._outcome import Outcome
 from loopguard_core._types import Channel
 
+_SMALL = 256
+
 
 @dataclass(slots=True, eq=False)
 class ObservedCall:
@@ -46,7 +48,9 @@ class ObservedCall:
 
     def shrink(self) -> None:
         """Drop what a hostile model could have made large."""
-        self.tool, self.arguments, self.text = self.tool_key, None, ""
+        self.arguments = None
+        if len(self.text) > _SMALL:
+            self.tool, self.text = self.tool_key, ""
 
 
 @dataclass(frozen=True, slots=True)
