@@ -7,11 +7,8 @@ round costs no extra superstep. Refused calls are turned away where they would r
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Annotated, Any, Literal, NotRequired
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
@@ -23,34 +20,28 @@ from langchain.agents.middleware.types import (
     ToolCallRequest,
 )
 from langchain.chat_models import init_chat_model
-from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels.untracked_value import UntrackedValue
-from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from loopguard_core import (
     Directive,
-    EndReason,
     LoopGuard,
     PolicyLike,
     Session,
     Stop,
     as_guard,
-    current_session,
-    fingerprint,
     inside,
 )
 from loopguard_core import LoopGuardStop as CoreStop
+from loopguard_langchain import _rounds as rounds
 from loopguard_langchain import _translate as translate
+from loopguard_langchain._invocations import Invocations, Run
 from loopguard_langchain._stop import LoopGuardStop
 from loopguard_langchain._surfaces import MIDDLEWARE
-from loopguard_langchain.callback import LoopGuardCallbackHandler
-
-_NOT_EXECUTED = "[loopguard] This call was not executed."
 
 ExitBehavior = Literal["end", "error"]
 
@@ -67,50 +58,6 @@ class LoopGuardState(AgentState[Any]):
     loopguard: NotRequired[Annotated[dict[str, Any] | None, OmitFromInput]]
     loopguard_session: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
     loopguard_run: NotRequired[Annotated[dict[str, Any], UntrackedValue, PrivateStateAttr]]
-
-
-class _Run(dict[str, Any]):
-    """One invocation of the graph: it lives in the graph's state, and dies with it.
-
-    It is a dict, and stays an empty one, because users may serialise what a graph streams.
-
-    Attributes:
-        session: The run's session.
-        control: LangGraph's object for this invocation.
-        key: Where a resumed run waits to be written into the graph's state.
-        kept: Whether the graph's state outlives this process, so that the counters must be in it.
-        refused: Text and judged arguments of the calls of the running round that must not run, by id.
-        steps: First and last step of the graph that was seen, and the most there may be.
-    """
-
-    __slots__ = ("__weakref__", "control", "kept", "key", "refused", "session", "steps")
-
-    def __init__(
-        self, session: Session, control: object, *, kept: bool, refused: dict[str, list[Any]], steps: list[int]
-    ) -> None:
-        super().__init__()
-        self.session = session
-        self.control = control
-        self.key = ("", 0)
-        self.kept = kept
-        self.refused = refused
-        self.steps = steps
-
-    __hash__ = object.__hash__  # type: ignore[assignment]  # for the weak reference
-
-    def __deepcopy__(self, memo: Any) -> _Run:
-        return self
-
-    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[()]]:
-        return dict, ()
-
-
-def _unseen_reason(steps: list[int], *, kept: bool) -> EndReason:
-    """Why a run ended that nobody saw end."""
-    first, last, most = steps
-    if last - first + 1 >= most:  # LangGraph's own turn limit
-        return "max_turns"
-    return "paused" if kept else "error"  # a checkpointed run can be gone on with
 
 
 class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
@@ -146,8 +93,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self._how = how if exit_behavior is None else {"end": "end", "error": "raise"}[exit_behavior]
         self._escalate_model = escalate_model
         self._strong: dict[str, BaseChatModel] = {}
-        self._lock = threading.Lock()
-        self._resumed: dict[tuple[str, int], _Run] = {}
+        self._invocations = Invocations(self.guard, _label(escalate_model))
         self.guard.attach(MIDDLEWARE, escalation=escalate_model is not None)
 
     # -- the run -----------------------------------------------------------------------------------------------
@@ -156,10 +102,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         """A new run: start its session, nested in the one whose tool started this agent."""
         if not self.guard.enabled:
             return None
-        left = self.guard.live((state.get("loopguard_session") or {}).get("id", ""))
-        if left is not None:  # it waited for a human who said something else
-            left.end("cancelled")
-        update = self._update(self._open({}, runtime))
+        update = self._invocations.update(self._invocations.start(state, runtime))
         if state.get("loopguard") is not None:
             update["loopguard"] = None
         return update
@@ -172,7 +115,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         """The run is over, and its history complete: end the session, and raise here if a stop is to raise."""
         if not self.guard.enabled:
             return None
-        session = self._run(state, runtime).session
+        session = self._invocations.of(state, runtime).session
         session.end()
         if session.stop is not None and self._how == "raise":
             raise LoopGuardStop(session.stop)
@@ -211,8 +154,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
                 raise
         self._count(session, request, response, started)
         refused = self._judge(run, response)
-        if session.stop is not None and _open_calls(response):
-            return self._finish(run, session.stop, request, _refused_round(response, refused), handler)
+        if session.stop is not None and rounds.open_calls(response):
+            return self._finish(run, session.stop, request, rounds.refused_round(response, refused), handler)
         return self._extended(run, response, refused)
 
     async def awrap_model_call(
@@ -240,13 +183,13 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self._count(session, request, response, started)
         refused = self._judge(run, response)
         await self.guard.adrain()
-        if session.stop is not None and _open_calls(response):
-            return await self._afinish(run, session.stop, request, _refused_round(response, refused), handler)
+        if session.stop is not None and rounds.open_calls(response):
+            return await self._afinish(run, session.stop, request, rounds.refused_round(response, refused), handler)
         return self._extended(run, response, refused)
 
-    def _next_call(self, request: ModelRequest[Any]) -> _Run:
+    def _next_call(self, request: ModelRequest[Any]) -> Run:
         """The run, with the results of its last round."""
-        run = self._run(request.state, request.runtime)
+        run = self._invocations.of(request.state, request.runtime)
         session = run.session
         _, results = translate.last_round(request.state["messages"])
         for result in results:
@@ -266,7 +209,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     def _directed(self, request: ModelRequest[Any], directive: Directive) -> ModelRequest[Any]:
         changes: dict[str, Any] = {}
         if directive.steer:
-            changes["messages"] = [*request.messages, *(_note(text) for text in directive.steer)]
+            changes["messages"] = [*request.messages, *(rounds.note(text) for text in directive.steer)]
         if directive.model is not None:
             changes["model"] = self._strong_model(directive.model)
         return request.override(**changes) if changes else request
@@ -281,7 +224,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     def _count(
         self, session: Session, request: ModelRequest[Any], response: ModelResponse[Any], started: float
     ) -> None:
-        message = _assistant_message(response)
+        message = rounds.assistant_message(response)
         if message is None:
             session.after_model_call(translate.model_name(request.model), duration=time.perf_counter() - started)
             return
@@ -292,24 +235,26 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             time.perf_counter() - started,
         )
 
-    def _judge(self, run: _Run, response: ModelResponse[Any]) -> dict[str, str]:
+    def _judge(self, run: Run, response: ModelResponse[Any]) -> dict[str, str]:
         """Judge the round; what to say in place of each refused call's result, by id."""
-        message = _assistant_message(response)
+        message = rounds.assistant_message(response)
         if message is None or response.structured_response is not None:  # a structured answer ends the run
             return {}
         calls = translate.calls_of(message)
         decisions = run.session.begin_round(calls)
-        for answer in _answers(response):  # calls the model node answers itself, such as invalid structured output
+        for answer in rounds.answers(
+            response
+        ):  # calls the model node answers itself, such as invalid structured output
             run.session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
         refused = [(call, d.message or "") for call, d in zip(calls, decisions, strict=True) if d.blocked]
-        run.refused = {call.id: [text, _judged(call.name, call.arguments)] for call, text in refused}
+        run.refused = {call.id: [text, rounds.judged(call.name, call.arguments)] for call, text in refused}
         return {call.id: text for call, text in refused}
 
     # -- ending ------------------------------------------------------------------------------------------------
 
     def _finish(
         self,
-        run: _Run,
+        run: Run,
         stop: Stop,
         request: ModelRequest[Any],
         last_round: list[BaseMessage],
@@ -324,7 +269,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             try:
                 response = handler(last)
                 self._count(session, last, response, started)
-                answer = _assistant_message(response)
+                answer = rounds.assistant_message(response)
             except Exception as error:  # noqa: BLE001  # the stop stands; it only loses its last words
                 session.model_call_failed(error)
             except BaseException as error:
@@ -334,7 +279,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
 
     async def _afinish(
         self,
-        run: _Run,
+        run: Run,
         stop: Stop,
         request: ModelRequest[Any],
         last_round: list[BaseMessage],
@@ -349,7 +294,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             try:
                 response = await handler(last)
                 self._count(session, last, response, started)
-                answer = _assistant_message(response)
+                answer = rounds.assistant_message(response)
             except Exception as error:  # noqa: BLE001  # see _finish
                 session.model_call_failed(error)
             except BaseException as error:
@@ -364,33 +309,33 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         text = session.final_answer() if self._how == "answer" else None
         if text is None:
             return None
-        messages: list[Any] = [*request.messages, *last_round, _note(text)]
+        messages: list[Any] = [*request.messages, *last_round, rounds.note(text)]
         return request.override(messages=messages, tools=[], tool_choice=None, response_format=None)
 
     def _closed(
         self,
-        run: _Run,
+        run: Run,
         stop: Stop,
         request: ModelRequest[Any],
         last_round: list[BaseMessage],
         answer: AIMessage | None,
     ) -> ExtendedModelResponse[Any]:
-        if not last_round and _is_closed(request.state["messages"]):
+        if not last_round and rounds.is_closed(request.state["messages"]):
             # A graph that runs on past the closing message, as one with only structured output does.
             run.session.end()
             raise LoopGuardStop(stop)
-        closing = _closing_message(stop, answer)
-        update = {**self._update(run), "loopguard": stop.as_dict(), "jump_to": "end"}
+        closing = rounds.closing_message(stop, answer)
+        update = {**self._invocations.update(run), "loopguard": stop.as_dict(), "jump_to": "end"}
         return ExtendedModelResponse(ModelResponse(result=[*last_round, closing]), Command(update=update))
 
-    def _extended(self, run: _Run, response: ModelResponse[Any], refused: dict[str, str]) -> ExtendedModelResponse[Any]:
-        message = _assistant_message(response)
+    def _extended(self, run: Run, response: ModelResponse[Any], refused: dict[str, str]) -> ExtendedModelResponse[Any]:
+        message = rounds.assistant_message(response)
         if refused and message is not None:  # no tool node turns away calls that could not be parsed
             broken = [call for call in message.invalid_tool_calls if call["id"] in refused]
             answers = [translate.refusal(c["id"] or "", c["name"] or "", refused[c["id"] or ""]) for c in broken]
             response = ModelResponse(result=[*response.result, *answers], structured_response=None)
-        changed = run.kept or run.key in self._resumed
-        return ExtendedModelResponse(response, Command(update=self._update(run)) if changed else None)
+        changed = run.kept or self._invocations.waits(run)
+        return ExtendedModelResponse(response, Command(update=self._invocations.update(run)) if changed else None)
 
     # -- tools -------------------------------------------------------------------------------------------------
 
@@ -400,13 +345,13 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         """Turn a refused call away; let any other run, so that an agent inside it finds its outer run."""
         if not self.guard.enabled:
             return handler(request)
-        run = self._run(request.state, get_runtime())
-        refusal = _refusal(run.refused, request)
+        run = self._invocations.of(request.state, get_runtime())
+        refusal = rounds.refusal(run.refused, request)
         if refusal is not None:
             return refusal
         try:
             with inside(run.session):
-                return _returned(run.session, handler(request))
+                return rounds.returned(run.session, handler(request))
         except BaseException as error:
             self._tool_failed(run, error)
             raise
@@ -417,18 +362,18 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         """Like `wrap_tool_call`."""
         if not self.guard.enabled:
             return await handler(request)
-        run = self._run(request.state, get_runtime())
-        refusal = _refusal(run.refused, request)
+        run = self._invocations.of(request.state, get_runtime())
+        refusal = rounds.refusal(run.refused, request)
         if refusal is not None:
             return refusal
         try:
             with inside(run.session):
-                return _returned(run.session, await handler(request))
+                return rounds.returned(run.session, await handler(request))
         except BaseException as error:
             self._tool_failed(run, error)
             raise
 
-    def _tool_failed(self, run: _Run, error: BaseException) -> None:
+    def _tool_failed(self, run: Run, error: BaseException) -> None:
         session = run.session
         if isinstance(error, GraphInterrupt):
             session.pause()
@@ -437,151 +382,10 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             session.end(error=error, may_go_on=True)
         else:
             return
-        self._resumed.pop(run.key, None)
-
-    # -- sessions ----------------------------------------------------------------------------------------------
-
-    def _run(self, state: Any, runtime: Runtime[Any]) -> _Run:
-        """The run: this invocation's, or, after a resume or a step back in history, one made from the saved state."""
-        run = state.get("loopguard_run")
-        if not isinstance(run, _Run):
-            run = self._resume(state.get("loopguard_session") or {}, runtime)
-        self._adopt(run)
-        return run
-
-    def _resume(self, saved: dict[str, Any], runtime: Runtime[Any]) -> _Run:
-        session_id = saved.get("id", "")
-        with self._lock:  # several tools of a resumed round come here at once
-            # By invocation too: a thread that began without us has no session yet.
-            key = (session_id, id(runtime.control))
-            run = self._resumed.get(key)
-            if run is not None:
-                return run
-            live = self.guard.live(session_id)
-            if live is not None and saved.get("mark") != _mark(live):  # the graph stands at an earlier point
-                self.guard.discard(live.id)
-                live = None
-            run = self._open(saved, runtime)
-            run.session.continued()
-            # Until the next model node writes it into the graph's state, nothing else keeps it.
-            self._resumed[key] = run
-            run.key = key
-            return run
-
-    def _open(self, saved: dict[str, Any], runtime: Runtime[Any]) -> _Run:
-        info = runtime.execution_info
-        thread_id = None if info is None else info.thread_id
-        config = get_config()
-        metadata = config.get("metadata") or {}
-        session = self.guard.session(
-            saved.get("id"),
-            parent=current_session(),
-            agent=metadata.get("lc_agent_name"),
-            state=saved.get("state"),
-            surface=MIDDLEWARE,
-            escalation_model=_label(self._escalate_model),
-            framework_run_id=thread_id if info is None or info.run_id is None else info.run_id,
-        )
-        kept = thread_id is not None  # there is no checkpointing without a thread
-        step = metadata.get("langgraph_step", 0)
-        steps = [step, step, config.get("recursion_limit", sys.maxsize)]
-        run = _Run(session, runtime.control, kept=kept, refused=saved.get("blocked") or {}, steps=steps)
-        self.guard.end_with(run, session, partial(_unseen_reason, steps, kept=kept))
-        return run
-
-    def _adopt(self, run: _Run) -> None:
-        """Note how far the graph is, and tell a callback handler of the same guard that this run is looked after."""
-        config = get_config()
-        run.steps[1] = (config.get("metadata") or {}).get("langgraph_step", 0)
-        callbacks = config.get("callbacks")
-        if not isinstance(callbacks, BaseCallbackManager):
-            return
-        for handler in callbacks.handlers:
-            if isinstance(handler, LoopGuardCallbackHandler) and handler.guard is self.guard:
-                handler.adopt(callbacks.parent_run_id, run.session)
-
-    def _update(self, run: _Run) -> dict[str, Any]:
-        """What goes into the graph's state: the run, and all of its session where the state is checkpointed."""
-        self._resumed.pop(run.key, None)
-        if not run.kept:
-            return {"loopguard_run": run}
-        session = run.session
-        kept = {"id": session.id, "mark": _mark(session), "state": session.save(), "blocked": run.refused}
-        return {"loopguard_run": run, "loopguard_session": kept}
-
-
-def _mark(session: Session) -> list[int]:
-    return [session.turns, session.model_calls]
+        self._invocations.forget(run)
 
 
 def _label(model: str | BaseChatModel | None) -> str | None:
     if isinstance(model, BaseChatModel):
         return translate.model_name(model) or type(model).__name__
     return model
-
-
-def _note(text: str) -> HumanMessage:
-    # A system message in the middle of a conversation is an error at some providers.
-    return HumanMessage(content=text, name="loopguard")
-
-
-def _assistant_message(response: ModelResponse[Any]) -> AIMessage | None:
-    return next((m for m in reversed(response.result) if isinstance(m, AIMessage)), None)
-
-
-def _answers(response: ModelResponse[Any]) -> list[ToolMessage]:
-    return [m for m in response.result if isinstance(m, ToolMessage)]
-
-
-def _open_calls(response: ModelResponse[Any]) -> bool:
-    message = _assistant_message(response)
-    return message is not None and response.structured_response is None and bool(translate.calls_of(message))
-
-
-def _refused_round(response: ModelResponse[Any], refused: dict[str, str]) -> list[BaseMessage]:
-    """The round that ended the run, with an answer to every call of it."""
-    message = _assistant_message(response)
-    messages: list[BaseMessage] = list(response.result)
-    if message is not None:
-        for call_id, name in translate.open_calls(message, _answers(response)):
-            messages.append(translate.refusal(call_id, name, refused.get(call_id, _NOT_EXECUTED)))
-    return messages
-
-
-def _closing_message(stop: Stop, answer: AIMessage | None) -> AIMessage:
-    mark = {"loopguard": stop.as_dict()}
-    if answer is None or not answer.text:
-        return AIMessage(content=stop.message, response_metadata=mark)
-    return AIMessage(
-        content=answer.text,
-        response_metadata={**answer.response_metadata, **mark},
-        usage_metadata=answer.usage_metadata,
-        id=answer.id,
-    )
-
-
-def _is_closed(messages: list[AnyMessage]) -> bool:
-    return bool(messages) and isinstance(messages[-1], AIMessage) and "loopguard" in messages[-1].response_metadata
-
-
-def _judged(name: str, arguments: Any) -> str:
-    return fingerprint(name, arguments)
-
-
-def _refusal(refused: dict[str, list[Any]], request: ToolCallRequest) -> ToolMessage | None:
-    """The answer to a refused call. If a human changed it since, it is another call and may run."""
-    call = request.tool_call
-    text, judged = refused.get(call["id"] or "", (None, None))
-    if text is None:
-        return None
-    # HumanInTheLoopMiddleware keeps edits apart and applies them inside of us, if we come before it.
-    edited = (request.state.get("hitl_edited_tool_calls") or {}).get(call["id"]) or call
-    if judged != _judged(edited["name"], edited["args"]):
-        return None
-    return translate.refusal(call["id"] or "", call["name"], text)
-
-
-def _returned(session: Session, result: ToolMessage | Command[Any]) -> ToolMessage | Command[Any]:
-    if isinstance(result, Command) and result.graph is not None:  # it hands over to another agent: this run is over
-        session.end()
-    return result
