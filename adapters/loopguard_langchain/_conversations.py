@@ -14,10 +14,14 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
 
 from loopguard_core import Session, ToolCall
 
 Place = tuple[str, int]
+
+LC_ID_PREFIX = "lc_run-"
+"""How the ids begin that langchain-core gives to responses."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +37,6 @@ class Conversation:
         results: What the calls of its last response were seen to return, by id.
         humans: The most messages by users that one of its requests held.
         run_id: The run it was last seen in.
-        error: What its last model call failed with.
     """
 
     session: Session | None = None
@@ -44,7 +47,6 @@ class Conversation:
     results: dict[str, Any] = field(default_factory=dict)
     humans: int = 0
     run_id: UUID | None = None
-    error: BaseException | None = None
 
     def goes_on_at(self, place: Place | None) -> bool:
         """Whether a request that does not show the last response goes on from it all the same.
@@ -140,6 +142,20 @@ class Conversations:
         return keys
 
 
+def response_of(result: LLMResult) -> AIMessage | None:
+    """The response a model gave; None from one that does not chat."""
+    generation = result.generations[0][0] if result.generations and result.generations[0] else None
+    if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
+        return generation.message
+    return None
+
+
+def shapes_an_answer(options: Any) -> bool:
+    """Whether tool calls are only the shape of an answer (`with_structured_output`): nothing runs them."""
+    shape = options.get("ls_structured_output_format") if isinstance(options, dict) else None
+    return isinstance(shape, dict) and shape.get("kwargs", {}).get("method") == "function_calling"
+
+
 def keys_of(message: AIMessage) -> tuple[str, ...]:
     """What a response is known by: its id and, where a caller builds the message anew, the ids of its calls."""
     calls = (*message.tool_calls, *message.invalid_tool_calls)
@@ -148,7 +164,11 @@ def keys_of(message: AIMessage) -> tuple[str, ...]:
 
 def _keys_in(history: Sequence[BaseMessage]) -> Iterator[str]:
     for message in reversed(history):
-        if isinstance(message, AIMessage):
+        if not isinstance(message, AIMessage):
+            continue
+        if message.id is not None and message.id.startswith(LC_ID_PREFIX):
+            yield message.id  # LangChain's own, and unique; ids of calls are only as unique as the provider makes them
+        else:
             yield from keys_of(message)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
@@ -179,3 +179,13 @@ class RunTree:
                 runs.pop(known.id, None)
                 self._runs.pop(known.id, None)
             return [known.scope for known in over if known.scope.owner == known.id]
+
+
+def drain(reason: str) -> None:
+    """Have the graph that runs here finish its round and then end."""
+    with suppress(ImportError, RuntimeError):  # no LangGraph, no graph: the next model call ends the run
+        from langgraph.runtime import get_runtime
+
+        control = get_runtime().control
+        if control is not None:
+            control.request_drain(reason)

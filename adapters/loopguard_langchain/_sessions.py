@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 from langchain_core.messages import BaseMessage
 
 from loopguard_core import EndReason, LoopGuard, Session, current_session
-from loopguard_langchain._conversations import Conversation, Conversations, Place, user_spoke
-from loopguard_langchain._runs import Run, RunTree, Scope
+from loopguard_langchain._conversations import Conversation, Conversations, user_spoke
+from loopguard_langchain._runs import MAX_CONVERSATIONS, Run, RunTree, Scope
 from loopguard_langchain._surfaces import CALLBACK
 
-MAX_LOOSE = 10_000
-"""Hand-written loops that may be under way at once; they have no end of their own."""
+MAX_LOOSE = 2_000
+"""Hand-written loops that may be under way at once, abandoned ones included; they have no end of their own."""
 
 MAX_PARKED = 10_000
 """Threads whose interrupted runs are remembered."""
@@ -71,7 +71,7 @@ class Sessions:
             if scope.session is None:
                 found = self._begin(scope, history, agent)
             else:
-                found = scope.conversations.take(history) or self._unseen(scope, place) or Conversation(busy=True)
+                found = scope.conversations.take(history) or Conversation(busy=True)
             found.run_id, found.place = run.id, place
             calls, found.unjudged = found.unjudged, []
             if calls:  # a second loop in the same run
@@ -80,16 +80,6 @@ class Sessions:
             found.session.begin_round(calls)
         return found
 
-    def _unseen(self, scope: Scope, place: Place | None) -> Conversation | None:
-        main = scope.main
-        if main is None or not main.goes_on_at(place):
-            return None
-        main.busy = True
-        if main.session is not None:
-            for call_id, result in main.results.items():
-                main.session.record_result(call_id, result)
-        return main
-
     def _begin(self, scope: Scope, history: Sequence[BaseMessage], agent: str | None) -> Conversation:
         found = self._loose.take(history) if scope.by_hand else None
         if found is not None and _stopped(found) and user_spoke(found, history, in_graph=scope.hosted):
@@ -97,8 +87,8 @@ class Sessions:
             found = None
         scope.claimed = found is not None
         if found is None:
-            if scope.graph and scope.outer is None:
-                self._cancel_parked(scope.thread_id)
+            if scope.graph:  # what waited at this place was not resumed
+                self._cancel_parked(scope.thread_id, None if scope.outer is None else scope.namespace)
             found = Conversation(self._open(scope, scope.around, agent), busy=True)
         self._settle(scope, found, self._loose.keys(found))
         return found
@@ -106,7 +96,7 @@ class Sessions:
     def _settle(self, scope: Scope, main: Conversation, keys: tuple[str, ...] = ()) -> None:
         scope.session, scope.main = main.session, main
         scope.conversations.pinned = main
-        scope.conversations.keep(main, keys)
+        _end_oldest(scope.conversations.keep(main, keys))
         if scope.by_hand:
             self._keep_loose(main)
 
@@ -119,14 +109,20 @@ class Sessions:
     def claim(self, scope: Scope, conversation: Conversation) -> None:
         """A conversation asks for tools. The first one of a run that does is what the run's session is about."""
         with self._lock:
-            if scope.claimed or scope.main is None:
-                return
-            scope.claimed = True
             before = scope.main
+            if before is None or conversation.session not in (None, scope.session):
+                return
             if before is not conversation:
+                if scope.claimed and not before.goes_on_at(conversation.place):
+                    return
+                if before.session is not None:
+                    for call_id, result in before.results.items():
+                        before.session.record_result(call_id, result)
                 conversation.session, before.session = before.session, None
                 self._loose.drop(before)
+                scope.conversations.drop(before)
                 self._settle(scope, conversation)
+            scope.claimed = True
 
     def answered(self, scope: Scope, conversation: Conversation, keys: tuple[str, ...], *, asked: bool) -> None:
         """A conversation got a response, which may be answered in turn.
@@ -137,10 +133,9 @@ class Sessions:
             keys: What the response is known by.
             asked: Whether it asks for tools. One beside the main loop that does not is over.
         """
-        conversation.busy, conversation.asked, conversation.error = False, asked, None
-        conversation.results = {}
+        conversation.busy, conversation.asked, conversation.results = False, asked, {}
         if asked or conversation is scope.main:
-            scope.conversations.keep(conversation, keys)
+            _end_oldest(scope.conversations.keep(conversation, keys))
         elif conversation.session is not None:
             conversation.session.end()
             scope.conversations.drop(conversation)
@@ -183,29 +178,30 @@ class Sessions:
                 conversation.session.end(reason, error)
 
     def _goes_on(self, scope: Scope, session: Session, error: BaseException | None) -> bool:
-        """Whether this was one step of a hand-written loop: its response asked for tools, or it can be tried again."""
+        """Whether this was one step of a hand-written loop.
+
+        Then its response asked for tools that did not run in it, or it can be tried again.
+        """
         main = scope.main
         if main is None or scope.rounds > 1 or not scope.by_hand:
             return False
-        if error is None and main.asked:
+        if error is None and main.asked and not main.results:
             keys = scope.conversations.keys(main)
         elif isinstance(error, Exception) and self._loose.keys(main):
             keys = self._loose.keys(main)
-            main.error = error
         else:
             return False
-        if session.stop is not None:
-            session.end()  # and stays known, so that trying again is stopped too
+        if error is not None or session.stop is not None:
+            # It stays known: if somebody tries again it goes on, or, after a stop, is stopped again.
+            session.end(error=error, may_go_on=True)
         main.busy = False
         self._keep_loose(main, keys)
         return True
 
     def _keep_loose(self, conversation: Conversation, keys: tuple[str, ...] | None = None) -> None:
         oldest = self._loose.keep(conversation, keys)
-        if oldest is None or oldest.session is None:
-            return
-        oldest.session.end("cancelled" if oldest.error is None else None, oldest.error)
-        run = self._tree.get(oldest.run_id)
+        _end_oldest(oldest)
+        run = None if oldest is None else self._tree.get(oldest.run_id)
         if run is not None:
             self._tree.finish(run)
 
@@ -214,7 +210,7 @@ class Sessions:
         for conversation in self._loose:
             self._loose.drop(conversation)
             if conversation.session is not None:
-                conversation.session.end(error=error or conversation.error)
+                conversation.session.end(error=error)
 
     # -- interrupts --------------------------------------------------------------------------------------------
 
@@ -241,16 +237,21 @@ class Sessions:
             session = self._guard.live(parked.session_id)
             if session is None:
                 return
-            _wake(session)
+            session.continued()
             scope.claimed = True
             self._settle(scope, Conversation(session, asked=True, humans=parked.humans), parked.keys)
 
-    def _cancel_parked(self, thread_id: str | None) -> None:
-        """Nobody will resume what waits in this thread."""
-        for parked in self._parked.pop(thread_id or "", {}).values():
+    def _cancel_parked(self, thread_id: str | None, namespace: str | None = None) -> None:
+        """Nobody will resume what waits in this thread, or in one place of it."""
+        with self._lock:
+            if namespace is None:
+                waiting = self._parked.pop(thread_id or "", {})
+            else:
+                kept = self._parked.get(thread_id or "", {})
+                waiting = {namespace: kept.pop(namespace)} if namespace in kept else {}
+        for parked in waiting.values():
             session = self._guard.live(parked.session_id)
             if session is not None:
-                _wake(session)
                 session.end("cancelled")
 
     # -- a middleware ------------------------------------------------------------------------------------------
@@ -258,18 +259,18 @@ class Sessions:
     def adopt(self, scope: Scope, session: Session) -> None:
         """Leave an agent run to a middleware of the same guard, and only see to its end."""
         before = scope.session
-        if before is session:
-            return
-        if before is not None and not scope.adopted:  # a model call of other middleware came first
+        if before is not None and before is not session and not scope.adopted:
+            # A model call of other middleware came first, and passed for the run's own.
             self._guard.discard(before.id)
+            scope.conversations = Conversations(MAX_CONVERSATIONS)
         scope.session, scope.main, scope.adopted = session, None, True
 
 
 def _stopped(conversation: Conversation) -> bool:
-    return conversation.session is not None and conversation.session.ended is not None
+    return conversation.session is not None and conversation.session.stop is not None
 
 
-def _wake(session: Session) -> None:
-    """End a pause before the next model call: the core itself does it only there."""
-    session.before_model_call()
-    session.model_call_failed()
+def _end_oldest(conversation: Conversation | None) -> None:
+    """One that had to go for another."""
+    if conversation is not None and conversation.session is not None:
+        conversation.session.end("cancelled")

@@ -90,4 +90,4 @@ def refusal(call_id: str, name: str, text: str) -> ToolMessage:
 def open_calls(message: AIMessage, answered: Iterable[ToolMessage]) -> list[tuple[str, str]]:
     """Id and name of the calls that have no answer yet."""
     done = {answer.tool_call_id for answer in answered}
-    return [(call["id"] or "", call["name"]) for call in message.tool_calls if call["id"] not in done]
+    return [(call.id, call.name) for call in calls_of(message) if call.id not in done]

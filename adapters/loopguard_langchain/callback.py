@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.outputs import LLMResult
 
 from loopguard_core import LoopGuard, PolicyLike, Session, Stop, as_guard, inside
 from loopguard_langchain import _translate as translate
-from loopguard_langchain._conversations import keys_of, user_spoke
-from loopguard_langchain._runs import ModelCall, Run, RunTree, Scope
+from loopguard_langchain._conversations import keys_of, response_of, shapes_an_answer, user_spoke
+from loopguard_langchain._runs import ModelCall, Run, RunTree, Scope, drain
 from loopguard_langchain._sessions import Sessions
 from loopguard_langchain._stop import LoopGuardStop
 from loopguard_langchain._surfaces import CALLBACK
@@ -66,9 +66,10 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
 
     Args:
         guard: A `LoopGuard`, a policy, a preset's name, a path with a suffix; None finds the config file.
-        on_stop: `raise` ends the run before the looping round executes, and leaves that round's calls unanswered in a
-            checkpointed history. `drain` lets LangGraph finish the round and then ends the run with a complete
-            history: the looping calls run once more. Outside LangGraph `drain` raises.
+        on_stop: `raise` ends the run before the looping round executes; LangGraph drops that response, so that what it
+            checkpointed is complete. `drain` lets LangGraph finish the round and then ends the run: the looping calls
+            run once more. Outside LangGraph it raises. Either way an agent that is a tool of another one leaves that
+            one's call unanswered.
 
     Raises:
         PolicyError: The policy cannot be used.
@@ -92,8 +93,8 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         """Switched off, it costs nothing."""
         return not self.guard.enabled
 
-    ignore_llm = ignore_chat_model = ignore_agent = ignore_chain
-    ignore_retriever = ignore_retry = ignore_custom_event = True
+    ignore_llm = ignore_chat_model = ignore_agent = ignore_retriever = ignore_chain
+    ignore_retry = ignore_custom_event = True
 
     def adopt(self, run_id: UUID | None, session: Session) -> None:
         """Leave the agent run that `run_id` is part of to a middleware of the same guard, and only see to its end."""
@@ -136,6 +137,11 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         """Like `on_chain_end`."""
         self._over(self._tree.get(run_id), error)
 
+    # A retriever may ask a model. (Arguments are given by position; only their names differ.)
+    on_retriever_start = on_chain_start  # type: ignore[assignment]
+    on_retriever_end = on_chain_end  # type: ignore[assignment]
+    on_retriever_error = on_chain_error
+
     @_contained
     def on_interrupt(self, event: GraphInterruptEvent) -> None:
         """The graph is about to end, because it waits for a human."""
@@ -168,7 +174,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             return
         history = messages[0] if messages else []
         conversation = self._sessions.conversation(run, history, metadata)
-        run.model_call = ModelCall(conversation, time.perf_counter(), _is_structured(kwargs.get("options")))
+        run.model_call = ModelCall(conversation, time.perf_counter(), shapes_an_answer(kwargs.get("options")))
         session = conversation.session
         if session is not None:
             for result in translate.last_round(history)[1]:
@@ -188,7 +194,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         run = self._tree.get(run_id)
         if run is None:
             return
-        stop = None if run.model_call is None else self._answered(run.scope, run.model_call, _message_of(response))
+        stop = None if run.model_call is None else self._answered(run.scope, run.model_call, response_of(response))
         error = None if stop is None else LoopGuardStop(stop)
         self._over(run, error)
         if error is not None:
@@ -201,6 +207,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             Why the run ends here; None where it goes on, if only to finish its round.
         """
         conversation = model_call.conversation
+        conversation.busy = False
         calls = [] if message is None or model_call.structured else translate.calls_of(message)
         if calls:
             self._sessions.claim(scope, conversation)
@@ -263,7 +270,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         if caller is None:
             return
         if caller.stop is not None and outer is not None and self._lets_finish(outer):
-            _drain(caller.stop)
+            drain(caller.stop.message)
         run.inside = inside(caller)
         run.inside.__enter__()
 
@@ -287,26 +294,3 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             with suppress(ValueError):  # another handler had the end reported from another context
                 run.inside.__exit__(None, None, None)
         self._over(run, error)
-
-
-def _message_of(response: LLMResult) -> AIMessage | None:
-    generation = response.generations[0][0] if response.generations and response.generations[0] else None
-    if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
-        return generation.message
-    return None
-
-
-def _is_structured(options: Any) -> bool:
-    """Whether tool calls are only the shape of an answer (`with_structured_output`): nothing runs them."""
-    shape = options.get("ls_structured_output_format") if isinstance(options, dict) else None
-    return isinstance(shape, dict) and shape.get("kwargs", {}).get("method") == "function_calling"
-
-
-def _drain(stop: Stop) -> None:
-    """Let LangGraph finish this round and then end the run; if it cannot, the next model call ends it."""
-    with suppress(ImportError, RuntimeError):
-        from langgraph.runtime import get_runtime
-
-        control = get_runtime().control
-        if control is not None:
-            control.request_drain(stop.message)

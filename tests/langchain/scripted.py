@@ -14,6 +14,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import BaseTool, StructuredTool
 from loopguard_langchain import LoopGuardCallbackHandler
+from pydantic import PrivateAttr
 
 from loopguard_core import LoopGuard
 
@@ -48,15 +49,16 @@ class Scripted(BaseChatModel):
 
     script: Callable[[list[BaseMessage]], AIMessage] = lambda _: request(("lookup", {"key": "k"}))
     model_name: str = "scripted-1"
-    seen: list[list[BaseMessage]] = []
+    _seen: list[list[BaseMessage]] = PrivateAttr(default_factory=list)
+
+    @property
+    def seen(self) -> list[list[BaseMessage]]:
+        """Every request, in order."""
+        return self._seen
 
     @property
     def _llm_type(self) -> str:
         return "scripted"
-
-    def model_post_init(self, context: Any, /) -> None:
-        super().model_post_init(context)
-        self.seen = []
 
     def bind_tools(self, tools, *, tool_choice=None, **kwargs):
         return self.bind(tools=[str(tool) for tool in tools], **kwargs)
@@ -76,18 +78,14 @@ class Streaming(Scripted):
     def _stream(self, messages, stop=None, run_manager=None, **kwargs):
         message = self._generate(messages).generations[0].message
         for piece in str(message.content).split():
-            yield _chunk(run_manager, AIMessageChunk(content=piece))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
         for index, call in enumerate(message.tool_calls):
             start = {"name": call["name"], "args": '{"key": ', "id": call["id"], "index": index}
             rest = {"name": None, "args": f'"{call["args"]["key"]}"}}', "id": None, "index": index}
             for part in (start, rest):
-                yield _chunk(run_manager, AIMessageChunk(content="", tool_call_chunks=[part]))
+                yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[part]))
         last = {"usage_metadata": message.usage_metadata, "response_metadata": message.response_metadata}
-        yield _chunk(run_manager, AIMessageChunk(content="", **last))
-
-
-def _chunk(run_manager: Any, message: AIMessageChunk) -> ChatGenerationChunk:
-    return ChatGenerationChunk(message=message)
+        yield ChatGenerationChunk(message=AIMessageChunk(content="", **last))
 
 
 def looping(rounds: int, name: str = "lookup", then: str = "done", **args: Any) -> Callable[..., AIMessage]:
@@ -140,12 +138,12 @@ class Watched(LoopGuard):
         return [event.reason for event in self.ends]
 
 
-def assert_nothing_left(handler: LoopGuardCallbackHandler) -> None:
-    """No run, conversation or session outlives what it belongs to."""
+def assert_nothing_left(handler: LoopGuardCallbackHandler, faults: frozenset[str] = frozenset()) -> None:
+    """No run, conversation or session outlives what it belongs to, and nothing went wrong but what is said."""
     assert len(handler._tree) == 0
     assert len(handler._sessions) == 0
     assert not handler.guard._live
-    assert not handler.guard.faults.counts
+    assert set(handler.guard.faults.counts) == faults
 
 
 def well_formed(messages: list[BaseMessage]) -> bool:
@@ -159,6 +157,12 @@ def well_formed(messages: list[BaseMessage]) -> bool:
         if isinstance(message, AIMessage):
             open_ids = {call["id"] for call in message.tool_calls}
     return not open_ids
+
+
+def for_ever(step: Callable[[], object]) -> None:
+    """Until something raises."""
+    while True:
+        step()
 
 
 # -- every way to run a loop ---------------------------------------------------------------------------------------
@@ -191,11 +195,22 @@ async def ahand_loop(model: Any, tool: BaseTool, config: Any = None, messages: A
             messages.append(await tool.ainvoke(call, config))
 
 
-def raw_graph(model: Any, tools: list[BaseTool], checkpointer: Any = None, **options: Any) -> Any:
-    """The graph of LangGraph's tutorials."""
+def graph_of(agent: Any, tools: list[BaseTool], checkpointer: Any = None, **options: Any) -> Any:
+    """The graph of LangGraph's tutorials around an agent node."""
     from langgraph.graph import START, MessagesState, StateGraph
     from langgraph.prebuilt import ToolNode, tools_condition
 
+    graph = StateGraph(MessagesState)
+    graph.add_node("agent", agent)
+    graph.add_node("tools", ToolNode(tools, **options))
+    graph.add_edge(START, "agent")
+    graph.add_conditional_edges("agent", tools_condition)
+    graph.add_edge("tools", "agent")
+    return graph.compile(checkpointer=checkpointer)
+
+
+def raw_graph(model: Any, tools: list[BaseTool], checkpointer: Any = None, **options: Any) -> Any:
+    """The same, calling a model."""
     bound = model.bind_tools(tools)
 
     def agent(state):
@@ -204,13 +219,7 @@ def raw_graph(model: Any, tools: list[BaseTool], checkpointer: Any = None, **opt
     async def aagent(state):
         return {"messages": [await bound.ainvoke(state["messages"])]}
 
-    graph = StateGraph(MessagesState)
-    graph.add_node("agent", RunnableLambda(agent, aagent))
-    graph.add_node("tools", ToolNode(tools, **options))
-    graph.add_edge(START, "agent")
-    graph.add_conditional_edges("agent", tools_condition)
-    graph.add_edge("tools", "agent")
-    return graph.compile(checkpointer=checkpointer)
+    return graph_of(RunnableLambda(agent, aagent), tools, checkpointer, **options)
 
 
 def run(runnable: Any, how: str, given: Any = ASK, config: Any = None) -> Any:

@@ -1,7 +1,9 @@
 """`LoopGuardCallbackHandler` observes and stops: every way to attach it, to run a loop, and to end one."""
 
 import asyncio
+import functools
 import importlib
+import operator
 import subprocess
 import sys
 import warnings
@@ -175,12 +177,13 @@ def test_hand_written_loop_that_streams_is_stopped():
     guard, _, config = guarded()
     messages = list(ASK["messages"])
     model = Streaming()
+
+    def step():
+        response = functools.reduce(operator.add, model.stream(messages, config))
+        messages.extend([response, *(tool.tool.invoke(call) for call in response.tool_calls)])
+
     with pytest.raises(LangChainStop):
-        while True:
-            response = None
-            for chunk in model.stream(messages, config):
-                response = chunk if response is None else response + chunk
-            messages += [response, *(tool.tool.invoke(call) for call in response.tool_calls)]
+        scripted.for_ever(step)
     assert_looped(guard, tool)
 
 
@@ -190,10 +193,13 @@ def test_hand_written_loop_around_a_chain_is_stopped():
     guard, handler, config = guarded()
     chain = ChatPromptTemplate.from_messages([("system", "Help."), ("placeholder", "{messages}")]) | Scripted()
     messages = list(ASK["messages"])
+
+    def step():
+        response = chain.invoke({"messages": messages}, config)
+        messages.extend([response, *(tool.tool.invoke(call) for call in response.tool_calls)])
+
     with pytest.raises(LangChainStop):
-        while True:
-            response = chain.invoke({"messages": messages}, config)
-            messages += [response, *(tool.tool.invoke(call) for call in response.tool_calls)]
+        scripted.for_ever(step)
     assert_looped(guard, tool)
     handler.close()
     scripted.assert_nothing_left(handler)
@@ -205,13 +211,16 @@ def test_hand_written_loop_that_rebuilds_its_messages_is_stopped():
     guard, _, config = guarded()
     model = Scripted()
     messages: list[Any] = [{"role": "user", "content": "Where is it?"}]
+
+    def step():
+        response = model.invoke(messages, config)
+        messages.append({"role": "assistant", "content": "", "tool_calls": response.tool_calls})
+        for call in response.tool_calls:
+            answer = tool.tool.func(**call["args"])
+            messages.append({"role": "tool", "content": answer, "tool_call_id": call["id"]})
+
     with pytest.raises(LangChainStop):
-        while True:
-            response = model.invoke(messages, config)
-            messages.append({"role": "assistant", "content": "", "tool_calls": response.tool_calls})
-            for call in response.tool_calls:
-                answer = tool.tool.func(**call["args"])
-                messages.append({"role": "tool", "content": answer, "tool_call_id": call["id"]})
+        scripted.for_ever(step)
     assert_looped(guard, tool)
 
 
@@ -329,10 +338,13 @@ def test_invalid_arguments_that_are_no_json():
     guard, handler, config = guarded()
     model = Scripted(script=script)
     messages = list(ASK["messages"])
+
+    def step():
+        response = model.invoke(messages, config)
+        messages.extend([response, ToolMessage("These arguments are no JSON.", tool_call_id="1", status="error")])
+
     with pytest.raises(LangChainStop):
-        while True:
-            response = model.invoke(messages, config)
-            messages += [response, ToolMessage("These arguments are no JSON.", tool_call_id="1", status="error")]
+        scripted.for_ever(step)
     assert len(model.seen) == 6
     assert guard.reasons == ["doom_loop"]
     handler.close()
@@ -423,10 +435,13 @@ def test_reminder_at_the_end_of_each_request_is_no_user():
     tool = Counting()
     guard, _, config = guarded()
     messages = list(ASK["messages"])
+
+    def step():
+        response = Scripted().invoke([*messages, HumanMessage("Answer briefly.")], config)
+        messages.extend([response, *(tool.tool.invoke(call) for call in response.tool_calls)])
+
     with pytest.raises(LangChainStop):
-        while True:
-            response = Scripted().invoke([*messages, HumanMessage("Answer briefly.")], config)
-            messages.extend([response, *(tool.tool.invoke(call) for call in response.tool_calls)])
+        scripted.for_ever(step)
     assert_looped(guard, tool)
 
 
@@ -751,10 +766,11 @@ def test_model_call_tried_again_by_hand_goes_on_counting():
     model, messages = Scripted(script=script), list(ASK["messages"])
     with pytest.raises(ConnectionError):
         scripted.hand_loop(model, tool.tool, config, messages)
-    assert guard.ends == []  # nobody can tell yet whether it is over
+    assert guard.reasons == ["error"]  # nobody can tell whether it is over
     with pytest.raises(LangChainStop):
         scripted.hand_loop(model, tool.tool, config, messages)
-    assert_looped(guard, tool)
+    assert_looped(guard, tool, ["error", "doom_loop"])
+    assert guard.ends[0].session_id == guard.ends[1].session_id
     handler.close()
     scripted.assert_nothing_left(handler)
 
@@ -901,7 +917,7 @@ def test_other_handlers_see_the_stop():
         def on_chain_error(self, error, **kwargs):
             seen.append(type(error).__name__)
 
-    guard, handler, _ = guarded()
+    _, handler, _ = guarded()
     with pytest.raises(LangChainStop):
         agent(Scripted(), Counting().tool).invoke(ASK, {"callbacks": [Tracer(), handler]})
     assert seen == ["llm_end"] * 6 + ["LoopGuardStop"] * 2

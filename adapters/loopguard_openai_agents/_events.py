@@ -1,0 +1,81 @@
+"""Stream events of the Responses API: which carry text, and those we write ourselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agents import ModelResponse
+from agents import Usage as SdkUsage
+from agents.items import TResponseStreamEvent
+from agents.models.fake_id import FAKE_RESPONSES_ID
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
+
+from loopguard_core import Channel
+from loopguard_openai_agents import _translate as translate
+
+CHANNELS: Mapping[str, Channel] = {
+    "response.output_text.delta": "content",
+    "response.refusal.delta": "content",
+    "response.reasoning_text.delta": "reasoning",
+    "response.reasoning_summary_text.delta": "reasoning",
+    "response.function_call_arguments.delta": "arguments",
+}
+"""Which channel the `delta` of an event belongs to."""
+
+
+def response_of(event: ResponseCompletedEvent) -> ModelResponse:
+    """The response a stream ended with, as the SDK puts it."""
+    reported = event.response.usage
+    usage = (
+        SdkUsage()
+        if reported is None
+        else SdkUsage(
+            requests=1,
+            input_tokens=reported.input_tokens,
+            output_tokens=reported.output_tokens,
+            total_tokens=reported.total_tokens,
+            input_tokens_details=reported.input_tokens_details,
+            output_tokens_details=reported.output_tokens_details,
+        )
+    )
+    return ModelResponse(output=event.response.output, usage=usage, response_id=event.response.id)
+
+
+def replaced(event: ResponseCompletedEvent, output: Sequence[Any]) -> ResponseCompletedEvent:
+    """The same end of a stream with another output."""
+    return event.model_copy(update={"response": event.response.model_copy(update={"output": list(output)})})
+
+
+def text_delta(text: str) -> ResponseTextDeltaEvent:
+    """A text in one piece, for consumers that show deltas."""
+    return ResponseTextDeltaEvent(
+        type="response.output_text.delta",
+        item_id=FAKE_RESPONSES_ID,
+        output_index=0,
+        content_index=0,
+        sequence_number=0,
+        delta=text,
+        logprobs=[],
+    )
+
+
+def of_response(response: ModelResponse) -> list[TResponseStreamEvent]:
+    """The shortest stream the SDK understands."""
+    text = "".join(text for channel, text in translate.texts_of(response.output) if channel == "content")
+    completed = ResponseCompletedEvent(
+        type="response.completed",
+        sequence_number=1,
+        response=Response(
+            id=response.response_id or FAKE_RESPONSES_ID,
+            created_at=time.time(),
+            model="loopguard",
+            object="response",
+            output=response.output,
+            tool_choice="none",
+            tools=[],
+            parallel_tool_calls=False,
+        ),
+    )
+    return [text_delta(text), completed]

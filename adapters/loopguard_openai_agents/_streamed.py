@@ -1,0 +1,146 @@
+"""A streamed run under `GuardedRunner`: it ends in a task of the SDK's, whether its events are read or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agents import (
+    InputGuardrailTripwireTriggered,
+    ItemHelpers,
+    MessageOutputItem,
+    RawResponsesStreamEvent,
+    RunItem,
+    RunItemStreamEvent,
+    RunResultStreaming,
+    RunState,
+    StreamEvent,
+    TResponseInputItem,
+)
+
+from loopguard_openai_agents import _events as events
+from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents._sessions import registry
+from loopguard_openai_agents._stop import LoopGuardStop
+from loopguard_openai_agents._supervised import Supervised
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a stop made of the end of a stream.
+
+    Attributes:
+        closed: True if the run was closed instead of raising.
+        added: The closing items.
+        stop: What is to be raised although the SDK raised nothing.
+    """
+
+    closed: bool = False
+    added: Sequence[RunItem] = ()
+    stop: LoopGuardStop | None = None
+
+
+_watchers: set[asyncio.Task[Outcome]] = set()
+"""An event loop holds its tasks weakly."""
+
+
+def supervise_stream(
+    supervised: Supervised,
+    given: str | list[TResponseInputItem] | RunState[Any],
+    result: RunResultStreaming,
+) -> RunResultStreaming:
+    """Watch a streamed run to its end, and let its events tell of a stop.
+
+    Args:
+        supervised: The run.
+        given: Its input.
+        result: What `Runner.run_streamed` gave; the same object is returned.
+    """
+    registry.bind(supervised.run, result.context_wrapper)
+    watcher = asyncio.create_task(_watch(supervised, given, result))
+    _watchers.add(watcher)
+    watcher.add_done_callback(_watchers.discard)
+    original = result.stream_events
+
+    def stream_events() -> AsyncIterator[StreamEvent]:
+        return _events(original, watcher)
+
+    result.stream_events = stream_events  # type: ignore[method-assign]  # the SDK has no hook for the end of a stream
+    return result
+
+
+async def _watch(
+    supervised: Supervised,
+    given: str | list[TResponseInputItem] | RunState[Any],
+    result: RunResultStreaming,
+) -> Outcome:
+    """Wait for the end of the run, and see to it."""
+    task = result.run_loop_task
+    error: BaseException | None = None
+    try:
+        if task is not None:
+            await asyncio.wait({task})
+        error = _error(task, result)
+        paused = error is None and supervised.paused(result)
+        if error is None and not paused and not _completed(supervised, result):
+            error = asyncio.CancelledError()  # `cancel(mode="after_turn")` leaves no trace but this
+        # A streamed run stores its input after the hooks of its first model call.
+        unsaved = [] if isinstance(given, RunState) or result.raw_responses else translate.as_list(given)
+        closed = await supervised.closed(error, unsaved)
+    except BaseException as ours:  # the loop is closing, or closing the run failed
+        supervised.end(error or ours)
+        raise
+    stop = supervised.session.stop
+    await supervised.aend(error)
+    await supervised.close_provider()
+    if closed is not None:
+        added = closed.new_items[len(result.new_items) :]
+        result.new_items, result.raw_responses = closed.new_items, closed.raw_responses
+        result.final_output = closed.final_output
+        return Outcome(added=added, closed=True)
+    if error is None and not paused and stop is not None and supervised.how == "raise":
+        return Outcome(stop=supervised.stopped(stop, result))
+    return Outcome()
+
+
+def _error(task: asyncio.Task[Any] | None, result: RunResultStreaming) -> BaseException | None:
+    """What `stream_events` is going to raise, as far as the run's own task or its result shows it."""
+    if task is not None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            return error
+    tripped = [found for found in result.input_guardrail_results if found.output.tripwire_triggered]
+    return InputGuardrailTripwireTriggered(tripped[0]) if tripped else None
+
+
+def _completed(supervised: Supervised, result: RunResultStreaming) -> bool:
+    """Whether it reached a final output or the SDK's own turn limit, which raises only where events are read."""
+    if result.max_turns is not None and result.current_turn > result.max_turns:
+        supervised.run.turn_limit = True
+    return supervised.run.finished or supervised.run.turn_limit
+
+
+async def _events(
+    original: Callable[[], AsyncIterator[StreamEvent]], watcher: asyncio.Task[Outcome]
+) -> AsyncIterator[StreamEvent]:
+    """The SDK's events, then those of the closing."""
+    stopped: LoopGuardStop | None = None
+    stream = original()
+    try:
+        async for event in stream:
+            yield event
+    except LoopGuardStop as stop:
+        stopped = stop
+    finally:
+        await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+    outcome = await asyncio.shield(watcher)
+    if stopped is not None and not outcome.closed:
+        raise stopped
+    if outcome.stop is not None:
+        raise outcome.stop
+    for item in outcome.added:
+        if isinstance(item, MessageOutputItem):
+            yield RawResponsesStreamEvent(data=events.text_delta(ItemHelpers.text_message_output(item)))
+            yield RunItemStreamEvent(name="message_output_created", item=item)

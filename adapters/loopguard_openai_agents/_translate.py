@@ -1,0 +1,236 @@
+"""The Agents SDK's items in the core's words, and back. Nothing here decides anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from agents import Agent, Handoff, ItemHelpers, MessageOutputItem, Model, ModelResponse, TResponseInputItem
+from agents import Usage as SdkUsage
+from agents.agent_output import AgentOutputSchemaBase
+from agents.models.fake_id import FAKE_RESPONSES_ID
+from openai.types.responses import ResponseOutputMessage, ResponseOutputText
+
+from loopguard_core import Channel, ToolCall, Usage
+
+_NAMES = {
+    "function_call": None,  # None: the item has a name
+    "custom_tool_call": None,
+    "mcp_approval_request": None,
+    "shell_call": "shell",
+    "apply_patch_call": "apply_patch",
+    "local_shell_call": "local_shell",
+    "computer_call": "computer",
+}
+"""The calls the SDK runs on this side. What a provider runs on its own is part of one model call, and no round."""
+
+_NEVER_REFUSED = frozenset({"local_shell_call", "computer_call"})
+"""The SDK runs these whatever was decided about them."""
+
+_SDK_FAILURE = re.compile(
+    r"An error occurred while (?:running the tool|parsing tool arguments)\b"
+    r"|Tool '[^']*' (?:not found\.|timed out after )"
+    r"|Tool execution was not approved\."
+)
+"""What the SDK itself says in a tool's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of a response.
+
+    Attributes:
+        item: The SDK's item.
+        call: The same in the core's words.
+        runs_anyway: True if it cannot be refused and does something; handing over to an agent does nothing yet.
+    """
+
+    item: Any
+    call: ToolCall
+    runs_anyway: bool = False
+
+
+def requests_of(output: Iterable[Any], not_refusable: Collection[str]) -> list[Request]:
+    """Every call a response asks for, in order; those with invalid JSON keep it as raw text.
+
+    Args:
+        output: The response's items.
+        not_refusable: Names of function calls that cannot be refused, such as those that hand over.
+    """
+    requests = []
+    for item in output:
+        kind = _get(item, "type")
+        if kind not in _NAMES:
+            continue
+        name, namespace = _NAMES[kind] or str(_get(item, "name") or ""), _get(item, "namespace")
+        runs_anyway = kind in _NEVER_REFUSED
+        call = ToolCall(
+            id=str(_get(item, "call_id") or _get(item, "id") or ""),
+            name=f"{namespace}.{name}" if namespace and namespace != name else name,
+            arguments=_arguments(item),
+            refusable=not runs_anyway and not (kind == "function_call" and name in not_refusable),
+        )
+        requests.append(Request(item, call, runs_anyway))
+    return requests
+
+
+def _arguments(item: Any) -> Any:
+    for field in ("arguments", "input", "operation", "action", "actions"):
+        value = _get(item, field)
+        if value is not None:
+            return _plain(value)
+    return None
+
+
+def refusal_name(item: Any) -> str | None:
+    """The tool name the SDK files a refusal of this item under; None where the item has its own."""
+    return _NAMES.get(_get(item, "type") or "")
+
+
+def handoff_names(agent: Agent[Any]) -> set[str]:
+    """Names of the calls by which an agent hands over."""
+    return {h.tool_name if isinstance(h, Handoff) else Handoff.default_tool_name(h) for h in agent.handoffs}
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def outputs_in(items: Sequence[Any], wanted: Collection[str]) -> dict[str, Any]:
+    """What calls returned, as the model is about to see it.
+
+    Args:
+        items: The model's input.
+        wanted: Ids of the calls.
+    """
+    found: dict[str, Any] = {}
+    for item in reversed(items):
+        if len(found) == len(wanted):
+            break
+        kind = _get(item, "type")
+        if not isinstance(kind, str) or not kind.endswith(("_output", "_response")):
+            continue
+        call_id = _get(item, "call_id") or _get(item, "approval_request_id")
+        if call_id in wanted and call_id not in found:
+            output = _get(item, "output")
+            found[call_id] = _text_or_plain(_get(item, "reason") if output is None else output)
+    return found
+
+
+def ends_with_results(items: Sequence[Any]) -> Iterator[str]:
+    """Ids of the results an input ends with, as that of a resumed run does."""
+    for item in reversed(items):
+        call_id = _get(item, "call_id")
+        if not str(_get(item, "type")).endswith("_output") or not isinstance(call_id, str):
+            return
+        yield call_id
+
+
+def failed(output: Any) -> bool | None:
+    """True if these are the SDK's own words for a failure; None leaves it to the core."""
+    return True if isinstance(output, str) and _SDK_FAILURE.match(output) else None
+
+
+def _text_or_plain(output: Any) -> Any:
+    """What the model sees: text parts are joined, anything else is kept."""
+    if isinstance(output, list) and all(_get(part, "type") in ("input_text", "output_text") for part in output):
+        return "".join(str(_get(part, "text") or "") for part in output)
+    return _plain(output)
+
+
+# -- responses ---------------------------------------------------------------------------------------------------------
+
+
+def texts_of(output: Iterable[Any]) -> Iterator[tuple[Channel, str]]:
+    """The text of a response, piece by piece."""
+    for item in output:
+        kind = _get(item, "type")
+        if kind == "message":
+            for part in _get(item, "content") or ():
+                yield "content", str(_get(part, "text") or _get(part, "refusal") or "")
+        elif kind == "reasoning":
+            for part in (*(_get(item, "summary") or ()), *(_get(item, "content") or ())):
+                yield "reasoning", str(_get(part, "text") or "")
+        elif kind == "function_call":
+            yield "arguments", str(_get(item, "arguments") or "")
+
+
+def usage_of(response: ModelResponse) -> Usage:
+    """Tokens and, where the provider's own usage block was kept, its cost in dollars.
+
+    The SDK writes zeros where a provider reported nothing; unknown is not zero.
+    """
+    usage: SdkUsage = response.usage
+    raw = getattr(response, "raw_usage", None) or {}
+    cost = raw.get("cost") if isinstance(raw, Mapping) else None
+    priced = isinstance(cost, (int, float, str)) and not isinstance(cost, bool)
+    dollars = Decimal(str(cost)) if priced else None
+    if not (usage.input_tokens or usage.output_tokens or usage.total_tokens):
+        return Usage(cost=dollars)
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=getattr(usage.input_tokens_details, "cached_tokens", None),
+        reasoning_tokens=getattr(usage.output_tokens_details, "reasoning_tokens", None),
+        total_tokens=usage.total_tokens,
+        cost=dollars,
+    )
+
+
+def model_name(model: str | Model | None) -> str | None:
+    """The name of a model, where it has one."""
+    name = model if isinstance(model, str) else getattr(model, "model", None)
+    return name if isinstance(name, str) else None
+
+
+def typed(output_type: Any) -> bool:
+    """Whether an agent must give structured output, so that no text of ours can be its final output."""
+    if isinstance(output_type, AgentOutputSchemaBase):
+        return not output_type.is_plain_text()
+    return output_type is not None and output_type is not str
+
+
+# -- our words ---------------------------------------------------------------------------------------------------------
+
+
+def note(text: str) -> TResponseInputItem:
+    """Something for the model to read. A system message in the middle of a conversation is an error at some."""
+    return {"role": "user", "content": text}
+
+
+def message(text: str) -> ResponseOutputMessage:
+    """A closing message. The id is the SDK's own for what no provider made, so that it is never sent as one."""
+    return ResponseOutputMessage(
+        id=FAKE_RESPONSES_ID,
+        type="message",
+        role="assistant",
+        status="completed",
+        content=[ResponseOutputText(type="output_text", text=text, annotations=[], logprobs=[])],
+    )
+
+
+def message_item(agent: Agent[Any], text: str) -> MessageOutputItem:
+    """A closing message as part of an agent's history."""
+    return MessageOutputItem(agent=agent, raw_item=message(text))
+
+
+def as_list(items: str | list[TResponseInputItem]) -> list[TResponseInputItem]:
+    """A run's input as a list of items."""
+    return ItemHelpers.input_to_new_input_list(items)
+
+
+# -- odds and ends -----------------------------------------------------------------------------------------------------
+
+
+def _get(item: Any, name: str) -> Any:
+    """A field of an item, which is an object in a response and a mapping in an input."""
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json", exclude_none=True) if callable(dump) else value
