@@ -297,7 +297,7 @@ class Session(SessionState):
 
     @contained(nothing)
     def compacted(self) -> None:
-        """History was summarised: each known call may be asked for once more without being counted."""
+        """History was summarised: each known call may be asked for once more, uncounted, once a streak."""
         for detector in self._scorer.detectors:
             self._scorer.contained(detector, detector.compacted)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 try:
     from loopguard_langchain._stop import LoopGuardStop
     from loopguard_langchain.callback import LoopGuardCallbackHandler
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "langchain_core":
+except ImportError as error:
+    if (error.name or "").startswith("loopguard"):  # a fault of ours
         raise
     raise ImportError("loopguard_langchain needs langchain-core: pip install 'loopguard-core[langchain]'") from error
 
@@ -27,8 +27,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         from loopguard_langchain.middleware import LoopGuardMiddleware
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("langchain", "langgraph"):
+    except ImportError as error:
+        if (error.name or "").startswith("loopguard"):
             raise
         raise ImportError(
             "LoopGuardMiddleware needs langchain 1.5 or newer: pip install 'loopguard-core[langchain]'"

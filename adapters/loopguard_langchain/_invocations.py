@@ -71,7 +71,9 @@ class Invocations:
         left = self._guard.live((state.get("loopguard_session") or {}).get("id", ""))
         if left is not None:  # it waited for a human who said something else
             left.end("cancelled")
-        return self._open({}, runtime)
+        run = self._open({}, runtime)
+        self._adopt(run)
+        return run
 
     def of(self, state: Any, runtime: Runtime[Any]) -> Run:
         """The run: this invocation's, or, after a resume or a step back in history, one made from the saved state."""

@@ -35,18 +35,27 @@ class _Streak:
         digest: The last outcome; None until one was recorded.
         news: True if the last outcome differed, so that the next request starts afresh.
         held: True after a summary: the next request does not count, because the model lost what it had seen.
+        spared: True if a summary has already spared this streak a count. It does so once, or a summary in every
+            round would hide a loop.
     """
 
-    __slots__ = ("digest", "held", "length", "news", "since")
+    __slots__ = ("digest", "held", "length", "news", "since", "spared")
 
     def __init__(
-        self, length: int, since: int, digest: str | None = None, news: bool = False, held: bool = False
+        self,
+        length: int,
+        since: int,
+        digest: str | None = None,
+        news: bool = False,
+        held: bool = False,
+        spared: bool = False,
     ) -> None:
         self.length = length
         self.since = since
         self.digest = digest
         self.news = news
         self.held = held
+        self.spared = spared
 
 
 class RepeatedCall(Detector):
@@ -98,7 +107,9 @@ class RepeatedCall(Detector):
             return _Streak(1, number)
         if last.news:
             return _Streak(1, number, last.digest)
-        return _Streak(last.length + (not last.held), last.since, last.digest)
+        if last.held:
+            return _Streak(last.length, last.since, last.digest, spared=True)
+        return _Streak(last.length + 1, last.since, last.digest, spared=last.spared)
 
     def _report(self, call: ObservedCall, streak: _Streak) -> Sequence[Finding]:
         call.streak = streak.length
@@ -133,16 +144,16 @@ class RepeatedCall(Detector):
         self._identities = 0
 
     def compacted(self) -> None:
-        """Let each known call be asked for once more without counting it."""
+        """Let each known call be asked for once more without counting it, once a streak."""
         if self._aware:
             for present in self._tools.values():
                 for streak in present.values():
-                    streak.held = True
+                    streak.held = not streak.spared
 
     def save(self) -> Any:
         """The streaks, tools in order of last use."""
         return [
-            [key, [[i, s.length, s.since, s.digest, int(s.news) + 2 * int(s.held)] for i, s in present.items()]]
+            [key, [[i, s.length, s.since, s.digest, s.news + 2 * s.held + 4 * s.spared] for i, s in present.items()]]
             for key, present in self._tools.items()
         ]
 
@@ -162,6 +173,7 @@ class RepeatedCall(Detector):
                         None if digest is None else short_text(digest),
                         bool(flags & 1),
                         bool(flags & 2),
+                        bool(flags & 4),
                     )
                     for identity, length, since, digest, flags in rows
                 }

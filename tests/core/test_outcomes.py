@@ -383,6 +383,15 @@ class TestBetween:
             session.record_result("1", "same")
         assert seen == [counted, counted + 1, counted + 2]
 
+    def test_a_summary_in_every_round_does_not_hide_a_loop(self) -> None:
+        session = LoopGuard().session()
+        seen = []
+        for _ in range(7):
+            seen.append(session.begin_round([CALL])[0].streak)
+            session.record_result("1", "same")
+            session.compacted()
+        assert seen == [1, 1, 2, 3, 4, 5, 6]
+
     def test_a_summary_is_about_the_calls_there_were(self) -> None:
         session = LoopGuard().session()
         session.compacted()
@@ -408,7 +417,7 @@ def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> in
 
     An identity's streak is the number of its tool's rounds in a row that contain it. A changed outcome makes the next
     request streak 1; one never recorded counts as unchanged. A user starts afresh. After a summary one request is not
-    counted.
+    counted, once a streak.
     """
     rounds: list[Asked | str] = []
     for entry in reversed(history):
@@ -422,12 +431,17 @@ def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> in
         rounds.insert(0, entry)
     while rounds and rounds[0] == SUMMARY:
         rounds.pop(0)
-    streak, last, changed, granted = 0, None, False, False
+    streak, last, changed, granted, spared = 0, None, False, False, False
     for entry in rounds:
         if isinstance(entry, str):
-            granted = True
+            granted = not spared
             continue
-        streak = 1 if changed or streak == 0 else streak if granted else streak + 1
+        if changed or streak == 0:
+            streak, spared = 1, False
+        elif granted:
+            spared = True
+        else:
+            streak += 1
         outcome = entry.results.get(identity)
         changed = outcome is not None and last is not None and outcome != last
         last = outcome or last

@@ -25,6 +25,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import create_react_agent
+from langgraph.runtime import get_runtime
 from loopguard_langchain import LoopGuardCallbackHandler
 from loopguard_langchain import LoopGuardStop as LangChainStop
 from pydantic import BaseModel
@@ -748,6 +749,39 @@ def test_model_that_raises_ends_the_run_with_error(build, how):
         scripted.run(build(Streaming(script=script), Counting().tool), how, config=config)
     assert guard.reasons == ["error"]
     assert guard.last_end.model_calls == 2
+    scripted.assert_nothing_left(handler)
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_model_call_tried_again_by_a_middleware_counts_once(how):
+    tool = Counting()
+    guard, handler, config = guarded()
+    failing = {0, 2, 4}
+
+    def script(messages):
+        number = scripted.since_user(messages)
+        if number in failing:
+            failing.discard(number)
+            raise ConnectionError("gone")
+        return scripted.request(("lookup", {"key": "k"}))
+
+    retry = ModelRetryMiddleware(max_retries=1, initial_delay=0.0, jitter=False)
+    graph = create_agent(Scripted(script=script), [tool.tool], middleware=[retry])
+    with pytest.raises(LangChainStop):
+        scripted.run(graph, how, config=config)
+    assert failing == set()
+    assert_looped(guard, tool)
+    scripted.assert_nothing_left(handler)
+
+
+def test_graph_that_somebody_else_drains_is_cancelled():
+    def shut_down(key):
+        get_runtime().control.request_drain("shutdown")
+
+    guard, handler, config = guarded()
+    with pytest.raises(GraphDrained):
+        agent(Scripted(), Counting(shut_down).tool).invoke(ASK, config)
+    assert guard.reasons == ["cancelled"]
     scripted.assert_nothing_left(handler)
 
 
