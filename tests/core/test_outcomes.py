@@ -412,7 +412,7 @@ class Asked:
 SUMMARY, USER = "summary", "user"
 
 
-def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> int:
+def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> int:  # noqa: C901  # the prose, rule by rule
     """The streak of a call of the last round, worked out from the prose alone.
 
     An identity's streak is the number of its tool's rounds in a row that contain it. A changed outcome makes the next
