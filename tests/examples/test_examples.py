@@ -123,3 +123,28 @@ def test_loopguard_plugins_lists_it(installed, workplace):
     row = next(line for line in done.stdout.splitlines() if "acme-alerts" in line)
     cells = [cell.strip() for cell in re.split("[│|]", row) if cell.strip()]
     assert cells == ["acme-alerts", "loopguard-acme-alerts 0.1.0", "yes", "doom_loop_detected, session_end"]
+
+
+LADDER = [
+    "DoomLoopDetected: observe (streak 2)",
+    *(f"DoomLoopDetected: block (streak {n})" for n in (3, 4, 5)),
+    "DoomLoopDetected: stop (streak 6)",
+    "SessionEnd: doom_loop",
+]
+
+
+@pytest.mark.parametrize("example", ["openai_hand_loop.py", "openai_agents_billing.py"])
+def test_the_same_loop_ends_the_same_way_on_other_clients(example):
+    done = run(EXAMPLES / example, cwd=EXAMPLES)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith(("DoomLoop", "SessionEnd"))] == LADDER
+    assert sum("runs: timed out" in line for line in lines) == 2
+    assert "[loopguard]" in lines[-1]
+
+
+def test_the_alert_hook_posts_where_detection_ended_a_run():
+    done = run(EXAMPLES / "alert_hook.py", cwd=EXAMPLES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("alert received: Agent billing was stuck") == 1
+    assert "INV-2291" not in done.stdout
