@@ -270,8 +270,9 @@ def test_stopping_hangs_up_on_a_client_that_does_not_read(capfd):
         chunks = iter(stream)
         next(chunks)
         server.stop()
-        with pytest.raises(openai.APIError):
+        with pytest.raises(Exception) as gone:  # noqa: PT011  # before openai 3 its HTTP library's own
             list(chunks)
+    assert isinstance(gone.value, openai.APIError) or type(gone.value).__name__ == "RemoteProtocolError"
     assert server.disconnects == 0
     assert capfd.readouterr() == ("", "")
 
