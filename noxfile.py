@@ -1,4 +1,4 @@
-"""Checks over versions of Python and of the SDKs. `nox -l` lists them; `.ci/run` is what must pass before a change lands."""
+"""Checks over versions of Python and of the SDKs. `nox -l` lists them; `.ci/run` decides what lands."""
 
 import nox
 

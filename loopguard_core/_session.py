@@ -40,6 +40,13 @@ def _unscored(calls: Sequence[ToolCall], *_: Any, **__: Any) -> list[Decision]:
         return []
 
 
+def _told(
+    scored: ScoredRound, calls: Sequence[ToolCall], decisions: Sequence[Decision]
+) -> list[tuple[str, str, str | None]]:
+    rows = zip(scored.calls, calls, decisions, strict=True)
+    return [(row.id, str(call.name), decision.message) for row, call, decision in rows]
+
+
 class Session(SessionState):
     """One run. Made by `LoopGuard.session`; every method may be called from any thread."""
 
@@ -234,6 +241,8 @@ class Session(SessionState):
         if scored.fired:
             self._act_on(scored)
         decisions = [self._answer(row) for row in scored.calls]
+        if self._refused is not None:  # only then, so that a healthy round does not pay for it
+            self._refused = _told(scored, calls, decisions)
         for call in scored.followed:
             call.shrink()
         return decisions
@@ -253,6 +262,8 @@ class Session(SessionState):
             message = _messages.not_executed()
         elif not self.budget.take_tool_call():
             message = _messages.call_over_limit()
+        if message is not None:
+            self._refused = []
         streak = 0
         if observed is not None:
             streak = observed.streak
@@ -283,6 +294,27 @@ class Session(SessionState):
                     self._guard.count("result of an unknown call")
         except Exception as error:  # noqa: BLE001  # see `contained`
             self.faults.note("record_result", error)
+
+    @contained(nothing)
+    def refusal(self, call_id: str | None, tool: str | None = None) -> str | None:
+        """What to say in place of a result, where a call is run far from where its round was judged.
+
+        Args:
+            call_id: The call's id; None or an empty one where the SDK does not pass it on. Then a call is only known to
+                be refused if every call of its tool in this round is; so it is where calls share an id.
+            tool: Its tool. A call that has the id but another tool was changed by somebody since, and may run.
+
+        Returns:
+            The text if the call of the running round must not run, None if it may.
+        """
+        if self._refused is None or not (call_id or tool):
+            return None
+        found = [
+            message
+            for known, name, message in self._refused
+            if (not call_id or known == call_id) and (tool is None or name == tool)
+        ]
+        return found[0] if found and None not in found else None
 
     # -- what happens in between -------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ class SessionState:
         self._escalation_model = escalation_model
         self._effects = Effects(guard.policy.escalation.max if escalation_model is not None else 0)
         self._open = OpenRound()
+        self._refused: list[tuple[str, str, str | None]] | None = None
         self._stop: Stop | None = None
         self._directive: Directive | None = None
         self._ended: SessionEnd | None = None
@@ -186,6 +187,7 @@ class SessionState:
     # -- rounds and pauses -------------------------------------------------------------------------------------
 
     def _close_round(self) -> None:
+        self._refused = None
         calls = self._open.close()
         if calls:
             for detector in self._scorer.detectors:

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from loopguard_core import Session
+from loopguard_core import LoopGuard, Session
 from loopguard_langchain._conversations import Conversation, Conversations
 
 Kind = Literal["chain", "model", "tool"]
@@ -89,7 +90,7 @@ class ModelCall:
     structured: bool
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Run:
     """One LangChain run.
 
@@ -117,12 +118,21 @@ class Run:
     inside: AbstractContextManager[None] | None = None
 
 
-class RunTree:
-    """Follows runs from their parents, so that sub-agents, models inside tools and concurrent runs do not mix."""
+_open_runs: WeakKeyDictionary[LoopGuard, WeakValueDictionary[UUID, Run]] = WeakKeyDictionary()
+"""What all handlers of a guard follow. A run is followed by one of them, or every round of it would count twice."""
 
-    def __init__(self) -> None:
+
+class RunTree:
+    """Follows runs from their parents, so that sub-agents, models inside tools and concurrent runs do not mix.
+
+    Args:
+        guard: Whose runs they are.
+    """
+
+    def __init__(self, guard: LoopGuard) -> None:
         self._lock = threading.Lock()
         self._runs: dict[UUID, Run] = {}
+        self._everywhere = _open_runs.setdefault(guard, WeakValueDictionary())
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -130,6 +140,10 @@ class RunTree:
     def get(self, run_id: UUID | None) -> Run | None:
         """A run that has not ended; None if it was never seen to start."""
         return None if run_id is None else self._runs.get(run_id)
+
+    def taken(self, run_id: UUID) -> bool:
+        """Whether a run is followed already: by another handler of the guard, or by this one, attached twice."""
+        return run_id in self._everywhere
 
     def start(self, run_id: UUID, parent_id: UUID | None, metadata: Mapping[str, Any] | None, kind: Kind) -> Run:
         """Note a run."""
@@ -150,7 +164,7 @@ class RunTree:
                     self._make_graph(parent)
                 scope = Scope(run_id, parent.scope, tool=True) if kind == "tool" else parent.scope
                 run = Run(run_id, scope, namespace, thread_id, parent._open, node)  # noqa: SLF001
-            self._runs[run_id] = run._open[run_id] = run  # noqa: SLF001
+            self._runs[run_id] = run._open[run_id] = self._everywhere[run_id] = run  # noqa: SLF001
             return run
 
     def graph(self, run_id: UUID | None) -> Scope | None:
@@ -178,12 +192,15 @@ class RunTree:
             for known in over:
                 runs.pop(known.id, None)
                 self._runs.pop(known.id, None)
+                self._everywhere.pop(known.id, None)
             return [known.scope for known in over if known.scope.owner == known.id]
 
 
 def drain(reason: str) -> None:
     """Have the graph that runs here finish its round and then end."""
-    with suppress(ImportError, RuntimeError):  # no LangGraph, no graph: the next model call ends the run
+    with suppress(
+        ImportError, RuntimeError, AttributeError
+    ):  # no LangGraph, no graph: the next model call ends the run
         from langgraph.runtime import get_runtime
 
         control = get_runtime().control

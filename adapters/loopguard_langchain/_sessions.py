@@ -12,8 +12,8 @@ from langchain_core.messages import BaseMessage
 
 from loopguard_core import EndReason, LoopGuard, Session, current_session
 from loopguard_langchain._conversations import Conversation, Conversations, user_spoke
+from loopguard_langchain._guarded import refusable
 from loopguard_langchain._runs import MAX_CONVERSATIONS, Run, RunTree, Scope
-from loopguard_langchain._surfaces import CALLBACK
 
 MAX_LOOSE = 2_000
 """Hand-written loops that may be under way at once, abandoned ones included; they have no end of their own."""
@@ -56,6 +56,7 @@ class Sessions:
         self._lock = threading.RLock()
         self._loose = Conversations(MAX_LOOSE)
         self._parked = _parked.setdefault(guard, OrderedDict())
+        self._refusable = refusable(guard)
 
     def __len__(self) -> int:
         return len(self._loose)
@@ -104,7 +105,9 @@ class Sessions:
         if parent is None:
             parent = current_session()
             parent = None if parent is None or parent.ended is not None else parent
-        return self._guard.session(parent=parent, agent=agent, surface=CALLBACK, framework_run_id=str(scope.owner))
+        return self._guard.session(
+            parent=parent, agent=agent, surface=self._refusable.surface, framework_run_id=str(scope.owner)
+        )
 
     def claim(self, scope: Scope, conversation: Conversation) -> None:
         """A conversation asks for tools. The first one of a run that does is what the run's session is about."""
@@ -147,6 +150,22 @@ class Sessions:
         run.call_id, run.asking = call_id, known.asking(call_id)
         scope.caller = scope.around if run.asking is None or run.asking.session is None else run.asking.session
         return scope.caller
+
+    def asking(self, run: Run | None, call_id: str | None) -> Session | None:
+        """The session whose call a tool is about to answer; None if that cannot be told.
+
+        Args:
+            run: Where the tool is called.
+            call_id: The id of the call. Without one it is the run's own loop or, by hand, the only one under way.
+        """
+        scope = None if run is None else run.scope
+        found = None if scope is None else scope.conversations.asking(call_id)
+        if found is None and (scope is None or scope.by_hand):
+            found = self._loose.asking(call_id)
+        if found is None and not call_id:
+            under_way = list(self._loose)
+            found = scope.main if scope is not None else (under_way[0] if len(under_way) == 1 else None)
+        return None if found is None else found.session
 
     # -- the end -----------------------------------------------------------------------------------------------
 

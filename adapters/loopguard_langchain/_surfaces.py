@@ -18,4 +18,17 @@ CALLBACK = Surface(
     capabilities=frozenset({"observe", "stop"}),
 )
 
-SURFACES = (MIDDLEWARE, CALLBACK)
+GUARDED_TOOLS = Surface(
+    name="LoopGuardCallbackHandler with guard_tools",
+    adapter=ADAPTER,
+    capabilities=frozenset({"observe", "block", "stop"}),
+)
+"""Also with `tool_call_wrapper`: the handler judges, the tools ask it before they run."""
+
+TOOL_CALL_WRAPPER = Surface(
+    name="tool_call_wrapper",
+    adapter=ADAPTER,
+    capabilities=frozenset({"observe", "block", "stop"}),
+)
+
+SURFACES = (MIDDLEWARE, CALLBACK, GUARDED_TOOLS, TOOL_CALL_WRAPPER)

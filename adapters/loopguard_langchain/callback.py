@@ -7,12 +7,10 @@ fall to observe here.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -20,11 +18,12 @@ from langchain_core.outputs import LLMResult
 
 from loopguard_core import LoopGuard, PolicyLike, Session, Stop, as_guard, inside
 from loopguard_langchain import _translate as translate
+from loopguard_langchain._contained import contained
 from loopguard_langchain._conversations import keys_of, response_of, shapes_an_answer, user_spoke
+from loopguard_langchain._guarded import refusable
 from loopguard_langchain._runs import ModelCall, Run, RunTree, Scope, drain
 from loopguard_langchain._sessions import Sessions
 from loopguard_langchain._stop import LoopGuardStop
-from loopguard_langchain._surfaces import CALLBACK
 
 if TYPE_CHECKING:
     from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent, GraphResumeEvent
@@ -34,25 +33,8 @@ else:
     except ImportError:  # langchain-core alone
         from langchain_core.callbacks import BaseCallbackHandler as GraphCallbackHandler
 
-F = TypeVar("F", bound=Callable[..., None])
-
 OnStop = Literal["raise", "drain"]
 Messages = list[list[BaseMessage]]
-
-
-def _contained(method: F) -> F:
-    """Let nothing but a stop out: a fault of ours must not end somebody's run."""
-
-    @functools.wraps(method)
-    def contained(self: LoopGuardCallbackHandler, *args: Any, **kwargs: Any) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except LoopGuardStop:
-            raise
-        except Exception as error:  # noqa: BLE001  # see above
-            self.guard.faults.note(f"LoopGuardCallbackHandler.{method.__name__}", error)
-
-    return cast("F", contained)
 
 
 class LoopGuardCallbackHandler(GraphCallbackHandler):
@@ -84,9 +66,10 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             raise ValueError(f"on_stop must be 'raise' or 'drain', not {on_stop!r}")
         self.guard = as_guard(guard)
         self._on_stop = on_stop
-        self._tree = RunTree()
+        self._tree = RunTree(self.guard)
         self._sessions = Sessions(self.guard, self._tree)
-        self.guard.attach(CALLBACK)
+        self._refusable = refusable(self.guard)
+        self.guard.attach(self._refusable.surface)
 
     @property
     def ignore_chain(self) -> bool:
@@ -101,6 +84,17 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         run = self._tree.get(run_id)
         if run is not None:
             self._sessions.adopt(run.scope, session)
+
+    @contained
+    def refusal(self, parent_run_id: UUID | None, call_id: str | None, tool: str) -> str | None:
+        """What a tool called in this run is to say in place of its result; None if it may run."""
+        run = self._tree.get(parent_run_id)
+        session = self._sessions.asking(run, call_id)
+        text = None if session is None else session.refusal(call_id, tool)
+        stop = None if session is None else session.stop
+        if text is not None and stop is not None and run is not None and self._lets_finish(run.scope):
+            drain(stop.message)  # elsewhere done as a tool starts, which a refused one never does
+        return text
 
     def close(self, error: BaseException | None = None) -> None:
         """End the sessions of hand-written loops.
@@ -120,19 +114,21 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
 
     # -- runs --------------------------------------------------------------------------------------------------
 
-    @_contained
+    @contained
     def on_chain_start(
         self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
         """Note where a run belongs."""
+        if self._tree.taken(run_id):
+            return
         self._tree.start(run_id, parent_run_id, kwargs.get("metadata"), "chain")
 
-    @_contained
+    @contained
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A run that ends, ends its sessions."""
         self._over(self._tree.get(run_id), None)
 
-    @_contained
+    @contained
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Like `on_chain_end`."""
         self._over(self._tree.get(run_id), error)
@@ -142,14 +138,14 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
     on_retriever_end = on_chain_end  # type: ignore[assignment]
     on_retriever_error = on_chain_error
 
-    @_contained
+    @contained
     def on_interrupt(self, event: GraphInterruptEvent) -> None:
         """The graph is about to end, because it waits for a human."""
         scope = self._tree.graph(event.run_id)
         if scope is not None:
             scope.paused, scope.namespace = True, "|".join(event.checkpoint_ns)
 
-    @_contained
+    @contained
     def on_resume(self, event: GraphResumeEvent) -> None:
         """The graph goes on with the session it was interrupted in."""
         scope = self._tree.graph(event.run_id)
@@ -162,11 +158,13 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
 
     # -- model calls -------------------------------------------------------------------------------------------
 
-    @_contained
+    @contained
     def on_chat_model_start(
         self, serialized: Any, messages: Messages, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
         """Read the results of the last round; end the run here if a limit leaves no room for the call."""
+        if self._tree.taken(run_id):
+            return
         metadata = kwargs.get("metadata") or {}
         run = self._tree.start(run_id, parent_run_id, metadata, "model")
         scope = run.scope
@@ -188,7 +186,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             self._failed(run, error)
             raise error
 
-    @_contained
+    @contained
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """Count the call and judge the round it asks for, before any tool runs."""
         run = self._tree.get(run_id)
@@ -209,6 +207,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         conversation = model_call.conversation
         conversation.busy = False
         calls = [] if message is None or model_call.structured else translate.calls_of(message)
+        self._refusable.mark(calls)
         if calls:
             self._sessions.claim(scope, conversation)
         session = conversation.session
@@ -226,8 +225,9 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             conversation.unjudged = calls
         elif calls:
             scope.rounds += conversation is scope.main
-            refused = any(decision.blocked for decision in session.begin_round(calls))
-            if refused and session.stop is None:
+            decisions = session.begin_round(calls)
+            over = any(decision.blocked and not call.refusable for call, decision in zip(calls, decisions, strict=True))
+            if over and session.stop is None:
                 # A call over a limit, which cannot be refused here: the limit ends the run.
                 session.before_model_call()
         if session is not None and session.stop is not None and not self._lets_finish(scope):
@@ -239,7 +239,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         """Whether a run that is to end may finish its round first."""
         return self._on_stop == "drain" and (scope.graph or scope.hosted)
 
-    @_contained
+    @contained
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Nothing is counted for a failed call."""
         run = self._tree.get(run_id)
@@ -257,11 +257,13 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
 
     # -- tools -------------------------------------------------------------------------------------------------
 
-    @_contained
+    @contained
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
     ) -> None:
         """A tool is a place where another agent may run. In a run that is to end, it is where `drain` takes hold."""
+        if self._tree.taken(run_id):
+            return
         run = self._tree.start(run_id, parent_run_id, kwargs.get("metadata"), "tool")
         outer = run.scope.outer
         if outer is not None and outer.adopted:
@@ -274,12 +276,12 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         run.inside = inside(caller)
         run.inside.__enter__()
 
-    @_contained
+    @contained
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Agents inside the tool are over."""
         self._leave(run_id, output, None)
 
-    @_contained
+    @contained
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Agents inside the tool are over."""
         self._leave(run_id, error, error)

@@ -10,7 +10,7 @@ try:
     from loopguard_openai_agents._sessions import session_of
     from loopguard_openai_agents._stop import LoopGuardStop
     from loopguard_openai_agents.config import guard_run_config
-    from loopguard_openai_agents.guardrail import loop_guard_tool_guardrail
+    from loopguard_openai_agents.guardrail import loop_guard_tool_guardrail, loop_guard_tool_output_guardrail
     from loopguard_openai_agents.hooks import LoopGuardHooks
     from loopguard_openai_agents.model import LoopGuardModel, LoopGuardModelProvider
     from loopguard_openai_agents.runner import GuardedRunner, run, run_streamed, run_sync
@@ -27,6 +27,7 @@ __all__ = [
     "LoopGuardStop",
     "guard_run_config",
     "loop_guard_tool_guardrail",
+    "loop_guard_tool_output_guardrail",
     "run",
     "run_streamed",
     "run_sync",

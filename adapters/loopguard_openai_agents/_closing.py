@@ -25,7 +25,8 @@ from loopguard_core import Stop
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import without_tools
-from loopguard_openai_agents._sessions import Run, registry
+from loopguard_openai_agents._run import Run
+from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import OnStop
 from loopguard_openai_agents.hooks import LoopGuardHooks
 

@@ -8,142 +8,18 @@ context, the very list that the hooks saw as this call's input.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from agents import ModelResponse, RunContextWrapper, RunState
+from agents import RunContextWrapper, RunState
 
-from loopguard_core import Decision, LoopGuard, Session
-from loopguard_openai_agents import _translate as translate
-from loopguard_openai_agents._translate import Request
+from loopguard_core import LoopGuard, Session
+from loopguard_openai_agents._run import Run, over
 
 MAX_WAITING = 1_000
 """Runs that seem to wait for a human and whose objects are gone; older ones are given up."""
-
-
-@dataclass(slots=True)
-class Round:
-    """The calls of the last response, until the next model call.
-
-    Attributes:
-        requests: The calls, by id.
-        refused: What the model is told in place of a result, by id.
-        started: Ids of the calls that began to run.
-        returned: What tools returned, for where it does not show in the next input.
-        errors: What really went wrong, where the SDK shows the model a fixed text.
-    """
-
-    requests: dict[str, Request] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    started: set[str] = field(default_factory=set)
-    returned: dict[str, object] = field(default_factory=dict)
-    errors: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def undecided(self) -> set[str]:
-        """Ids of the calls that neither ran nor were refused: a human may be asked about them."""
-        return self.unanswered - self.started
-
-    @property
-    def unanswered(self) -> set[str]:
-        """Ids of the calls that have no result. Of these that began, a human may be asked about an agent inside."""
-        asked = {call_id for call_id, request in self.requests.items() if request.call.refusable}
-        return asked - self.refused.keys() - self.returned.keys()
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Run:
-    """One agent run: its session, and where it stands.
-
-    Attributes:
-        guard: The guard it runs under.
-        session: Its session.
-        agent: The agent whose turn it is.
-        tree: The tree of runs it is part of, once that is known.
-        items: The input of the model call that is under way.
-        round: The calls of the last response.
-        responded: Whether the last model call was answered.
-        read: Whether the text of the running message went through the session already.
-        answered_by: The model that answers, where it is not the agent's own.
-        finished: Whether the SDK reported a final output.
-        turn_limit: Whether the SDK's own turn limit ended it.
-        closing: True while it gives its last answer after a stop.
-        loose: True if it was resumed and its new context was not seen yet.
-        handled: The exception that was being handled where it began.
-        started: When the running model call began.
-    """
-
-    guard: LoopGuard
-    session: Session
-    agent: Any = None
-    tree: Tree | None = None
-    items: Any = None
-    round: Round = field(default_factory=Round)
-    responded: bool = False
-    read: bool = False
-    answered_by: str | None = None
-    finished: bool = False
-    turn_limit: bool = False
-    closing: bool = False
-    loose: bool = False
-    handled: BaseException | None = None
-    started: float = 0.0
-
-    def record_results(self, items: Sequence[Any]) -> None:
-        """Tell the session what the last round returned.
-
-        Args:
-            items: The next model call's input. It shows results of every kind, also of tools that do not exist.
-        """
-        running, self.round = self.round, Round()
-        registry.forget(request.item for request in running.requests.values())
-        open_ = running.requests.keys() - running.refused.keys()
-        if not open_:
-            return
-        shown = translate.outputs_in(items, open_)
-        for call_id in open_:
-            if call_id in running.errors:
-                self.session.record_result(call_id, running.errors[call_id], True)
-            elif call_id in shown:
-                self.session.record_result(call_id, shown[call_id], translate.failed(shown[call_id]))
-            elif call_id in running.returned:
-                returned = running.returned[call_id]
-                self.session.record_result(call_id, returned, translate.failed(returned))
-
-    def begin_call(self, items: Any = None) -> None:
-        """A model call starts.
-
-        Args:
-            items: The list hooks of ours saw as its input; None where there are no hooks.
-        """
-        registry.forget([self.items])
-        self.items, self.responded, self.read, self.answered_by = items, False, False, None
-        self.started = time.perf_counter()
-        if items is not None:
-            registry.note_items(self, items)
-
-    def end_message(self, response: ModelResponse) -> None:
-        """The response is complete: let the session read what no model wrapper has read to it."""
-        if not self.read:
-            for channel, text in translate.texts_of(response.output):
-                self.session.feed_text(text, channel)
-        self.responded, self.read = True, False
-        self.session.end_message()
-
-    def judge(self, requests: list[Request]) -> list[tuple[Request, Decision]]:
-        """Judge the round a response asks for, before any of it runs."""
-        self.round = Round(requests={request.call.id: request for request in requests})
-        registry.note_requests(self, requests)
-        return list(zip(requests, self.session.begin_round([request.call for request in requests]), strict=True))
-
-    @property
-    def seconds(self) -> float:
-        """How long the model call took."""
-        return time.perf_counter() - self.started
 
 
 class Tree:
@@ -163,7 +39,7 @@ class Tree:
         """The runs that are not over, innermost first."""
         for ref in reversed(self._runs):
             run = ref()
-            if run is not None and not _over(run):
+            if run is not None and not over(run):
                 yield run
 
 
@@ -193,10 +69,11 @@ class Registry:
 
     def bind_usage(self, run: Run, usage: object) -> None:
         """This usage object is that run's."""
+        if run.tree is not None and run.tree.usage is usage:
+            return
         with self._lock:
-            if run.tree is None or run.tree.usage is not usage:
-                run.tree = self._trees.setdefault(id(usage), Tree(usage))
-                run.tree.add(run)
+            run.tree = self._trees.setdefault(id(usage), Tree(usage))
+            run.tree.add(run)
 
     def of_context(self, context: object) -> Run | None:
         """The run a model hook's context belongs to."""
@@ -233,6 +110,8 @@ class Registry:
     def note_items(self, run: Run, items: object) -> None:
         """This list is the input of that run's model call. The run holds it, so its id stands for nothing else."""
         with self._lock:
+            self._by_object.pop(id(run.items), None)
+            run.items = items
             self._by_object[id(items)] = run
 
     def of_items(self, items: object) -> Run | None:
@@ -241,23 +120,23 @@ class Registry:
             run = self._by_object.get(id(items))
         return run if run is not None and run.items is items else None
 
-    def note_requests(self, run: Run, requests: Sequence[Request]) -> None:
-        """These call items are of that run's running round, which holds them."""
+    def note_round(self, run: Run) -> None:
+        """The call items of that run's running round, which holds them, stand for the run."""
         with self._lock:
-            for request in requests:
+            for request in run.round.requests.values():
                 self._by_object[id(request.item)] = run
+
+    def forget_round(self, run: Run) -> None:
+        """Its running round is over."""
+        with self._lock:
+            for request in run.round.requests.values():
+                self._by_object.pop(id(request.item), None)
 
     def of_request(self, item: object) -> Run | None:
         """The run whose last response holds this very call item."""
         with self._lock:
             run = self._by_object.get(id(item))
         return run if run is not None and any(r.item is item for r in run.round.requests.values()) else None
-
-    def forget(self, objects: Iterable[object]) -> None:
-        """These stand for no run any more."""
-        with self._lock:
-            for thing in objects:
-                self._by_object.pop(id(thing), None)
 
     def of_owner(self, owner: object) -> Run | None:
         """The run a model wrapper opened for this owner, the SDK's own mark of a run in model calls."""
@@ -284,6 +163,14 @@ class Registry:
         with self._lock:
             self._waiting[run] = None
             self._waiting.move_to_end(run)
+            oldest = self._waiting.popitem(last=False)[0] if len(self._waiting) > MAX_WAITING else None
+        if oldest is not None:
+            oldest.session.end("cancelled")  # one that was said to be paused stays so, and can be resumed by its id
+
+    def of_session(self, guard: LoopGuard, session_id: str) -> Run | None:
+        """The paused run of that session."""
+        with self._lock:
+            return next((run for run in self._waiting if run.guard is guard and run.session.id == session_id), None)
 
     def of_state(self, guard: LoopGuard, state: RunState[Any]) -> Run | None:
         """The paused run a `RunState` goes on with: by the object, or by the calls that wait, if only one run fits."""
@@ -305,7 +192,7 @@ class Registry:
         self.sweep()
         with self._lock:
             known = {run for run in (*self._by_context.values(), *self._waiting) if run.guard is guard}
-        waiting = [run for run in known if ids & run.round.unanswered and not _over(run)]
+        waiting = [run for run in known if ids & run.round.unanswered and not over(run)]
         return _only([run for run in waiting if ids & run.round.undecided] or waiting)
 
     # -- runs whose end nobody reports -------------------------------------------------------------------------------
@@ -324,18 +211,10 @@ class Registry:
         while self._gone:
             run = self._gone.popleft()
             self._watched.pop(run, None)
-            if not _over(run) and not run.finished and run.round.undecided:
+            if not over(run) and not run.finished and run.round.undecided:
                 self.wait(run)
-            elif not _over(run):
+            elif not over(run):
                 run.session.end(None if run.finished else "cancelled")
-        while len(self._waiting) > MAX_WAITING:
-            run, _ = self._waiting.popitem(last=False)
-            run.session.end("cancelled")
-
-
-def _over(run: Run) -> bool:
-    ended = run.session.ended
-    return ended is not None and ended.reason != "paused"
 
 
 def _only(runs: Sequence[Run]) -> Run | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,8 @@ from agents.exceptions import RunErrorDetails
 from loopguard_core import LoopGuard, PolicyLike, Session, Stop, Surface, as_guard, current_session, inside
 from loopguard_openai_agents._closing import close
 from loopguard_openai_agents._contained import contained
-from loopguard_openai_agents._sessions import Run, registry
+from loopguard_openai_agents._run import Run
+from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import LoopGuardStop, OnStop, checked
 from loopguard_openai_agents._surfaces import RUNNER, RUNNER_WITH_MODEL_OBJECT
 from loopguard_openai_agents.config import guard_run_config
@@ -41,13 +43,19 @@ class RunnerHooks(LoopGuardHooks):
 
     def __init__(self, run: Run, hooks: RunHooks[Any] | None) -> None:
         self._run = run
+        self._context: weakref.ref[RunContextWrapper[Any]] | None = None
         super().__init__(run.guard, hooks)
 
     def _attach(self) -> None:
         """The runner does that."""
 
     def _run_of(self, context: RunContextWrapper[Any], agent: Agent[Any], input_items: list[TResponseInputItem]) -> Run:
-        registry.bind(self._run, context)
+        if self._context is None or self._context() is not context:
+            registry.bind(self._run, context)
+            self._context = weakref.ref(context)
+        return self._run
+
+    def _run_of_call(self, context: RunContextWrapper[Any]) -> Run:
         return self._run
 
     def _run_of_tool(self, context: RunContextWrapper[Any]) -> Run:
@@ -112,7 +120,9 @@ class Supervised:
         if not guard.enabled:
             return None
         config = guard_run_config(guard, options.get("run_config"), escalate_model=escalate_model, on_stop=on_stop)
-        run = registry.of_state(guard, input) if isinstance(input, RunState) and session_id is None else None
+        run = None
+        if isinstance(input, RunState):
+            run = registry.of_state(guard, input) if session_id is None else registry.of_session(guard, session_id)
         if run is None:
             surface = RUNNER if _all_guarded(agent, config) else RUNNER_WITH_MODEL_OBJECT
             run = Run(guard, _session(guard, agent, surface, escalate_model, session_id, saved))

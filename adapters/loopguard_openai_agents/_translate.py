@@ -110,13 +110,28 @@ def outputs_in(items: Sequence[Any], wanted: Collection[str]) -> dict[str, Any]:
         if len(found) == len(wanted):
             break
         kind = _get(item, "type")
-        if not isinstance(kind, str) or not kind.endswith(("_output", "_response")):
+        if kind == "mcp_approval_response" and not _get(item, "approve"):
+            call_id, output = _get(item, "approval_request_id"), _get(item, "reason")
+        elif isinstance(kind, str) and kind.endswith("_output"):
+            call_id, output = _get(item, "call_id"), _get(item, "output")
+        else:
             continue
-        call_id = _get(item, "call_id") or _get(item, "approval_request_id")
         if call_id in wanted and call_id not in found:
-            output = _get(item, "output")
-            found[call_id] = _text_or_plain(_get(item, "reason") if output is None else output)
+            found[call_id] = _text_or_plain(output)
     return found
+
+
+def hosted_results(output: Iterable[Any]) -> Iterator[tuple[str, Any, bool | None]]:
+    """What hosted MCP calls that were approved returned: it comes with the next response.
+
+    Yields:
+        The approval request's id, the output, and whether it failed.
+    """
+    for item in output:
+        request_id = _get(item, "approval_request_id") if _get(item, "type") == "mcp_call" else None
+        if request_id:
+            error = _get(item, "error")
+            yield request_id, _get(item, "output") if error is None else str(error), True if error else None
 
 
 def ends_with_results(items: Sequence[Any]) -> Iterator[str]:

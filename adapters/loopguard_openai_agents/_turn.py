@@ -20,7 +20,8 @@ from loopguard_openai_agents import _events as events
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import ModelRequest
-from loopguard_openai_agents._sessions import Run
+from loopguard_openai_agents._run import Run
+from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import LoopGuardStop, OnStop
 
 GUARDRAIL_MARK = "__loopguard__"
@@ -146,7 +147,7 @@ class Turn:
         self.run.read = False
         self.session.end_message()
         await self.session.aafter_model_call(translate.model_name(model), usage, self.run.seconds)
-        self.run.begin_call(self.run.items)
+        self.run.begin_call()
 
     # -- after -----------------------------------------------------------------------------------------------------
 
@@ -177,6 +178,7 @@ class LoneTurn(Turn):
         super().__init__(run, request, usual, strong)
         self._on_stop = on_stop
         with contained(run.guard, "recording results"):
+            registry.forget_round(run)
             run.record_results(request.items)
         run.begin_call()
 
@@ -187,6 +189,7 @@ class LoneTurn(Turn):
             for request, decision in self.run.judge(self._requests(response)):
                 if decision.blocked and request.call.refusable:
                     self.run.round.refused[request.call.id] = decision.message or ""
+            registry.note_round(self.run)
             self.run.finished = not self.run.round.requests
         stop = self.session.stop
         if stop is not None and self.run.round.requests:

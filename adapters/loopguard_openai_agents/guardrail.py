@@ -16,7 +16,8 @@ from agents.tool_context import ToolContext
 from loopguard_core import LoopGuard, PolicyLike, ToolCall, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
-from loopguard_openai_agents._sessions import Run, registry
+from loopguard_openai_agents._run import Run
+from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import LoopGuardStop
 from loopguard_openai_agents._surfaces import GUARDRAIL
 from loopguard_openai_agents._translate import Request

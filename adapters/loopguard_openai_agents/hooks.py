@@ -25,7 +25,8 @@ from agents.tool_context import ToolContext
 from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
-from loopguard_openai_agents._sessions import Run, registry
+from loopguard_openai_agents._run import Run, over
+from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import LoopGuardStop
 from loopguard_openai_agents._surfaces import HOOKS
 from loopguard_openai_agents._translate import Request
@@ -83,7 +84,8 @@ class LoopGuardHooks(RunHooks[Any]):
                 raise await self._stopped(run, directive.stop)
             # The SDK sends this very list; what is added to it is seen once and kept nowhere.
             input_items.extend(translate.note(text) for text in directive.steer)
-        run.begin_call(input_items)
+        registry.note_items(run, input_items)
+        run.begin_call()
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         """Count the call, and refuse what is to be refused before any tool starts."""
@@ -132,7 +134,7 @@ class LoopGuardHooks(RunHooks[Any]):
         """Keep the result, in case the next input does not show it."""
         if self.guard.enabled:
             with contained(self.guard, "on_tool_end"):
-                run = registry.of_call(context.usage, _call_id(context))
+                run = self._run_of_call(context)
                 if run is not None:
                     run.round.returned[_call_id(context)] = result
         await self.hooks.on_tool_end(context, agent, tool, result)
@@ -162,7 +164,7 @@ class LoopGuardHooks(RunHooks[Any]):
     def _run_of(self, context: RunContextWrapper[Any], agent: Agent[Any], input_items: list[TResponseInputItem]) -> Run:
         """The run of a model call: a known one, a resumed one, or a new one."""
         run = registry.of_context(context)
-        if run is None or (run.session.ended is not None and run.session.ended.reason != "paused"):
+        if run is None or over(run):
             run = (
                 registry.loose(context.usage, agent)
                 or registry.resumed(self.guard, translate.ends_with_results(input_items))
@@ -182,9 +184,12 @@ class LoopGuardHooks(RunHooks[Any]):
         """The run whose tool started this one: a nested run's own context names that call."""
         return registry.of_call(context.usage, context.tool_call_id) if isinstance(context, ToolContext) else None
 
+    def _run_of_call(self, context: RunContextWrapper[Any]) -> Run | None:
+        return registry.of_call(context.usage, _call_id(context))
+
     def _run_of_tool(self, context: RunContextWrapper[Any]) -> Run | None:
-        call_id = _call_id(context)
-        run = registry.of_call(context.usage, call_id)
+        """The run of a call that starts: a known one, or a resumed one."""
+        run, call_id = self._run_of_call(context), _call_id(context)
         if run is None and call_id:
             # A resumed run shows up with the tool a human approved, under objects nobody has seen.
             run = registry.resumed(self.guard, [call_id])

@@ -27,7 +27,8 @@ from loopguard_core import LoopGuard, PolicyLike, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import ModelRequest
-from loopguard_openai_agents._sessions import Run, registry
+from loopguard_openai_agents._run import Run
+from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import OnStop, checked
 from loopguard_openai_agents._surfaces import MODEL, MODEL_WITH_GUARDRAIL
 from loopguard_openai_agents._turn import LoneTurn, Turn, guarded

@@ -6,7 +6,14 @@ from loopguard_core.testing.conformance import Case, cases
 
 pytest.importorskip("langchain_openai")
 
-from langchain_drivers import MODES, CallbackDriver, MiddlewareDriver  # needs the SDK
+from langchain_drivers import (  # needs the SDK
+    MODES,
+    CallbackDriver,
+    GuardedToolsDriver,
+    HandLoopDriver,
+    MiddlewareDriver,
+    ToolNodeDriver,
+)
 
 DRIVERS = [
     *(MiddlewareDriver(mode) for mode in MODES),
@@ -14,10 +21,27 @@ DRIVERS = [
     CallbackDriver("astream", "create_agent", "drain"),
     CallbackDriver("ainvoke", "graph", "drain"),
     CallbackDriver("stream", "create_react_agent"),
+    HandLoopDriver("invoke"),
+    HandLoopDriver("ainvoke"),
+    GuardedToolsDriver("invoke", "graph", "raise"),
+    GuardedToolsDriver("ainvoke", "create_react_agent", "drain"),
+    GuardedToolsDriver("stream", "create_agent", "drain"),
+    ToolNodeDriver("invoke", "graph", handler="drain"),
+    ToolNodeDriver("ainvoke", "graph", handler="drain"),
+    ToolNodeDriver("astream", "create_react_agent", handler="drain"),
+    ToolNodeDriver("stream", "create_react_agent", handler="raise"),
+]
+
+ALONE = [
+    ToolNodeDriver("invoke", "graph"),
+    ToolNodeDriver("ainvoke", "graph"),
+    ToolNodeDriver("stream", "create_react_agent"),
+    ToolNodeDriver("ainvoke", "create_react_agent"),
+    ToolNodeDriver("invoke", "graph", on_stop="raise"),
 ]
 
 
-@pytest.mark.parametrize("case", cases(*DRIVERS), ids=str)
+@pytest.mark.parametrize("case", cases(*DRIVERS, *ALONE), ids=str)
 def test_conformance(case: Case) -> None:
     """Every script the surface can show holds on it."""
     case.run()

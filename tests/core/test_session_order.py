@@ -82,6 +82,7 @@ CALLS: dict[str, Callable[[Session], Any]] = {
     "begin_round, empty": lambda s: s.begin_round([]),
     "record_result": lambda s: s.record_result("1", "same"),
     "record_result, unknown id": lambda s: s.record_result("never", "same"),
+    "refusal": lambda s: s.refusal("1", "tool"),
     "user_turn": lambda s: s.user_turn(),
     "compacted": lambda s: s.compacted(),
     "pause": lambda s: s.pause(),
@@ -162,6 +163,8 @@ class TestAnyOrder:
         restored = guard.session(state=live.save())
         if name == "end":  # ids, durations
             assert CALLS[name](live).reason == CALLS[name](restored).reason
+        elif name == "refusal":  # its texts are not saved; until the next round it knows nothing
+            assert CALLS[name](restored) is None
         elif name != "save":
             assert CALLS[name](live) == CALLS[name](restored)
 
@@ -327,3 +330,44 @@ class TestAnswers:
         session.record_result("1", "late")
         assert guard.counts == {"result of an unknown call": 1}
         assert session.begin_round([CALL])[0].streak == 1
+
+    def test_a_refused_call_is_known_by_its_id_until_the_next_round(self, guard: LoopGuard) -> None:
+        session = guard.session()
+        looping(session, 2)
+        assert session.refusal("1", "tool") is None
+        decision, _ = session.begin_round([CALL, ToolCall("2", "tool", {"n": 2})])
+        assert session.refusal("1") == session.refusal("1", "tool") == decision.message is not None
+        assert session.refusal("2", "tool") is None
+        assert session.refusal("3", "tool") is None
+        session.begin_round([ToolCall("1", "another")])
+        assert session.refusal("1") is None
+
+    def test_a_refused_id_with_another_tool_is_another_call(self, guard: LoopGuard) -> None:
+        session = guard.session()
+        looping(session, 2)
+        session.begin_round([CALL])
+        assert session.refusal("1", "another") is None
+
+    @pytest.mark.parametrize("call_id", [None, ""])
+    def test_without_an_id_a_call_is_refused_if_all_of_its_tool_are(self, guard: LoopGuard, call_id: str) -> None:
+        session = guard.session()
+        looping(session, 2)
+        session.begin_round([CALL, ToolCall("2", "other")])
+        assert session.refusal(call_id, "tool") is not None
+        assert session.refusal(call_id, "other") is None
+        assert session.refusal(call_id) is None
+        session.begin_round([CALL, ToolCall("2", "tool", {"n": 2})])
+        assert session.refusal(call_id, "tool") is None
+
+    def test_calls_that_share_an_id_are_only_refused_together(self, guard: LoopGuard) -> None:
+        session = guard.session()
+        looping(session, 2)
+        session.begin_round([CALL, ToolCall("1", "tool", {"n": 2})])
+        assert session.refusal("1", "tool") is None
+
+    def test_every_call_of_the_round_that_ends_the_run_is_refused(self, guard: LoopGuard) -> None:
+        session = guard.session()
+        looping(session, 5)
+        decisions = session.begin_round([CALL, ToolCall("2", "other")])
+        assert [session.refusal("1"), session.refusal("2")] == [decision.message for decision in decisions]
+        assert None not in [decision.message for decision in decisions]

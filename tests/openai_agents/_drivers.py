@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agents import (
-    Agent as SdkAgent,
-)
+from agents import Agent as SdkAgent
 from agents import (
     FunctionTool,
     ModelProvider,
@@ -23,7 +21,7 @@ from agents import (
 from agents.models.chatcmpl_converter import Converter
 from loopguard_openai_agents import GuardedRunner, LoopGuardHooks
 from loopguard_openai_agents._surfaces import HOOKS, RUNNER
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from loopguard_core import Surface
 from loopguard_core.testing.conformance import Agent, Conversation, ToolSpec, Turn
@@ -51,7 +49,8 @@ class Chat(ModelProvider):
     """Chat Completions models at one address."""
 
     def __init__(self, base_url: str) -> None:
-        self._client = AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
+        http = DefaultAsyncHttpxClient(verify=False)  # loopback: reading certificates takes longer than a whole run
+        self._client = AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http)
 
     def get_model(self, model_name: str | None) -> OpenAIChatCompletionsModel:
         return OpenAIChatCompletionsModel(model_name or "", self._client)

@@ -179,10 +179,10 @@ class Scripted(Model):
     def calls(self) -> int:
         return len(self.asked)
 
-    def _answer(self, input, model_settings, tools, rest):
-        items = [{"role": "user", "content": input}] if isinstance(input, str) else json.loads(json.dumps(input))
+    def _answer(self, items, model_settings, tools, rest):
+        copied = [{"role": "user", "content": items}] if isinstance(items, str) else json.loads(json.dumps(items))
         names = [tool.name for tool in tools]
-        asked = Asked(items, len(self.asked) + 1, names, model_settings, rest)
+        asked = Asked(copied, len(self.asked) + 1, names, model_settings, rest)
         self.asked.append(asked)
         said = self.script(asked)
         if isinstance(said, BaseException):
@@ -190,14 +190,30 @@ class Scripted(Model):
         return said
 
     async def get_response(
-        self, system_instructions, input, model_settings, tools, output_schema, handoffs, tracing, **rest
+        self,
+        system_instructions,
+        input,  # noqa: A002  # called by name
+        model_settings,
+        tools,
+        output_schema,
+        handoffs,
+        tracing,
+        **rest,
     ):
         rest |= {"handoffs": [handoff.tool_name for handoff in handoffs], "output_schema": output_schema}
         output = self._answer(input, model_settings, tools, rest)
         return ModelResponse(output=output, usage=self.usage or tokens(), response_id=f"resp_{len(self.asked)}")
 
     async def stream_response(
-        self, system_instructions, input, model_settings, tools, output_schema, handoffs, tracing, **rest
+        self,
+        system_instructions,
+        input,  # noqa: A002  # called by name
+        model_settings,
+        tools,
+        output_schema,
+        handoffs,
+        tracing,
+        **rest,
     ):
         rest |= {"handoffs": [handoff.tool_name for handoff in handoffs], "output_schema": output_schema}
         output = self._answer(input, model_settings, tools, rest)
@@ -380,32 +396,32 @@ class Ran:
         return "".join(data.delta for data in raw if data.type == "response.output_text.delta")
 
 
-def go(way: str, agent: Agent, input: Any = "Where is it?", **options: Any) -> Ran:
+def go(way: str, agent: Agent, given: Any = "Where is it?", **options: Any) -> Ran:
     """One run under `GuardedRunner`, from code without an event loop."""
     if way == "run_sync":
-        return caught(lambda: GuardedRunner.run_sync(agent, input, **options))
-    return asyncio.run(ago(way, agent, input, **options))
+        return caught(lambda: GuardedRunner.run_sync(agent, given, **options))
+    return asyncio.run(ago(way, agent, given, **options))
 
 
-async def ago(way: str, agent: Agent, input: Any = "Where is it?", **options: Any) -> Ran:
+async def ago(way: str, agent: Agent, given: Any = "Where is it?", **options: Any) -> Ran:
     """One run under `GuardedRunner`, from async code."""
     if way == "run":
-        return await acaught(GuardedRunner.run(agent, input, **options))
-    return await drain(run_streamed(agent, input, **options))
+        return await acaught(GuardedRunner.run(agent, given, **options))
+    return await drain(run_streamed(agent, given, **options))
 
 
-def hooked(way: str, agent: Agent, guard: Any, input: Any = "Where is it?", **options: Any) -> Ran:
+def hooked(way: str, agent: Agent, guard: Any, given: Any = "Where is it?", **options: Any) -> Ran:
     """One run of the SDK's own `Runner` with `LoopGuardHooks`."""
     options = {"hooks": LoopGuardHooks(guard), "max_turns": 100, **options}
     if way == "run_sync":
-        return caught(lambda: Runner.run_sync(agent, input, **options))
-    return asyncio.run(ahooked(way, agent, input, **options))
+        return caught(lambda: Runner.run_sync(agent, given, **options))
+    return asyncio.run(ahooked(way, agent, given, **options))
 
 
-async def ahooked(way: str, agent: Agent, input: Any = "Where is it?", **options: Any) -> Ran:
+async def ahooked(way: str, agent: Agent, given: Any = "Where is it?", **options: Any) -> Ran:
     if way == "run":
-        return await acaught(Runner.run(agent, input, **options))
-    return await drain(Runner.run_streamed(agent, input, **options))
+        return await acaught(Runner.run(agent, given, **options))
+    return await drain(Runner.run_streamed(agent, given, **options))
 
 
 async def drain(result: Any) -> Ran:
@@ -414,7 +430,7 @@ async def drain(result: Any) -> Ran:
     try:
         async for event in result.stream_events():
             ran.events.append(event)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         ran.error = error
     return ran
 
@@ -422,14 +438,14 @@ async def drain(result: Any) -> Ran:
 def caught(run: Callable[[], Any]) -> Ran:
     try:
         return Ran(run())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         return Ran(error=error)
 
 
 async def acaught(run: Any) -> Ran:
     try:
         return Ran(await run)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         return Ran(error=error)
 
 

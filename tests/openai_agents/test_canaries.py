@@ -35,7 +35,6 @@ from loopguard_openai_agents_kit import (
     acaught,
     assert_well_formed,
     call,
-    deaf,
     drain,
     outputs,
     say,

@@ -5,7 +5,7 @@ from loopguard_openai_agents_drivers import MODES, HooksDriver, RunnerDriver
 
 from loopguard_core.testing.conformance import Case, cases
 
-DRIVERS = [*(RunnerDriver(mode) for mode in MODES), *(HooksDriver(mode) for mode in MODES)]
+DRIVERS = [*(RunnerDriver(mode) for mode in MODES), HooksDriver("run"), HooksDriver("run_streamed")]
 
 
 @pytest.mark.parametrize("case", cases(*DRIVERS), ids=str)

@@ -5,15 +5,17 @@ import asyncio
 import pytest
 from agents import (
     Agent,
+    AgentHooks,
     GuardrailFunctionOutput,
     InputGuardrail,
     MaxTurnsExceeded,
     ModelSettings,
     RunConfig,
+    RunHooks,
     SQLiteSession,
     Usage,
 )
-from loopguard_openai_agents import GuardedRunner, LoopGuardModel, LoopGuardStop, run_streamed
+from loopguard_openai_agents import GuardedRunner, LoopGuardHooks, LoopGuardModel, LoopGuardStop, run_streamed
 from loopguard_openai_agents_kit import (
     DEFAULT_ACTIONS,
     OWN,
@@ -38,7 +40,7 @@ from loopguard_openai_agents_kit import (
 )
 from pydantic import BaseModel
 
-from loopguard_core import Action, PolicyError, hookimpl
+from loopguard_core import Action, LoopGuard, PolicyError, hookimpl
 
 STEER = {"ladder": {"observe": 2, "steer": 2, "block": 3, "stop": 6}}
 ESCALATE = {"ladder": {"observe": 2, "escalate": 2, "block": 4, "stop": 6}}
@@ -316,8 +318,6 @@ def test_an_agent_with_typed_output_can_answer_but_not_end(way):
 
 @pytest.mark.parametrize("how", ["end", "answer"])
 def test_the_ends_of_agents_are_told_to_the_users_hooks(how):
-    from agents import AgentHooks, RunHooks
-
     class Ends(RunHooks):
         def __init__(self):
             self.seen = []
@@ -401,7 +401,7 @@ def test_a_turn_limit_with_a_handler_is_still_the_turn_limit(way, asynchronous):
 
 @every_way
 def test_a_guardrail_that_trips_ends_with_error(way):
-    def trip(context, agent, input):
+    def trip(context, agent, given):
         return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
 
     guard = Watched()
@@ -452,18 +452,30 @@ def test_a_cancelled_stream_ends_with_cancelled(mode):
 
 
 def test_a_stream_nobody_reads_ends_all_the_same():
-    model, lookup, guard = Scripted(deaf()), Counted(), Watched()
+    model, lookup = Scripted(deaf()), Counted()
+    guard_ended = asyncio.Event()
+    guard = Watched(plugins=[EndPlugin(guard_ended.set)])
 
     async def main():
         result = run_streamed(agent_with(model, lookup), "x", guard=guard)
         await asyncio.wait({result.run_loop_task})
-        while not guard.ends:
-            await asyncio.sleep(0)
+        await guard_ended.wait()
         return result
 
     result = asyncio.run(main())
     assert guard.reasons == ["doom_loop"]
     assert result.final_output.startswith(OWN)
+
+
+class EndPlugin:
+    """Tells when a session ended."""
+
+    def __init__(self, told):
+        self.told = told
+
+    @hookimpl
+    def session_end(self, event):
+        self.told()
 
 
 def test_a_stop_before_the_first_streamed_model_call_keeps_the_users_words_in_memory():
@@ -485,8 +497,6 @@ def test_asynchronous_end_hooks_have_run_when_the_run_is_over(way):
     async def on_end(event):
         await asyncio.sleep(0)
         seen.append(event.reason)
-
-    from loopguard_core import LoopGuard
 
     go(way, agent_with(Scripted(deaf()), Counted()), guard=LoopGuard(on_end=on_end))
     assert seen == ["doom_loop"]
@@ -549,10 +559,7 @@ def test_the_switch_leaves_everything_to_the_sdk(surface, way, monkeypatch):
     monkeypatch.setenv("LOOPGUARD_ENABLED", "0")
     model, lookup, guard = Scripted(deaf()), Counted(), Watched()
     agent = agent_with(model, lookup)
-    if surface == "hooks":
-        ran = hooked(way, agent, guard, max_turns=8)
-    else:
-        ran = go(way, agent, guard=guard, max_turns=8)
+    ran = hooked(way, agent, guard, max_turns=8) if surface == "hooks" else go(way, agent, guard=guard, max_turns=8)
     assert isinstance(ran.error, MaxTurnsExceeded)
     assert (len(lookup.ran), guard.actions, guard.reasons) == (8, [], [])
 
@@ -583,8 +590,6 @@ def test_a_bad_policy_is_an_error_at_once():
 
 
 def test_the_hooks_own_guard_is_taken_where_none_is_given():
-    from loopguard_openai_agents import LoopGuardHooks
-
     model, lookup, guard = Scripted(deaf()), Counted(), Watched()
     ran = go("run", agent_with(model, lookup), hooks=LoopGuardHooks(guard))
     assert ran.output.startswith(OWN)

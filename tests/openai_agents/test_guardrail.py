@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 from agents import Agent, MaxTurnsExceeded, Runner, SQLiteSession
-from loopguard_openai_agents import LoopGuardHooks, loop_guard_tool_guardrail
-from loopguard_openai_agents.guardrail import loop_guard_tool_output_guardrail
+from loopguard_openai_agents import (
+    LoopGuardHooks,
+    loop_guard_tool_guardrail,
+    loop_guard_tool_output_guardrail,
+)
 from loopguard_openai_agents_kit import (
     DEFAULT_ACTIONS,
     OWN,
@@ -97,7 +100,7 @@ def test_a_fan_out_is_judged_by_its_first_call():
 def test_equal_calls_in_one_response_are_no_loop():
     guard = Watched()
     lookup = guarded(guard)
-    model = Scripted(lambda asked: [call()] * 0 + [call() for _ in range(8)] if asked.number == 1 else [say("done")])
+    model = Scripted(lambda asked: [call() for _ in range(8)] if asked.number == 1 else [say("done")])
     ran = plainly("run", Agent(name="A", model=model, tools=[lookup.tool]))
     assert (ran.output, len(lookup.ran), guard.actions) == ("done", 8, [])
 

@@ -2,13 +2,17 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 
 import pytest
 from agents import (
     Agent,
     ApplyPatchTool,
     CustomTool,
+    HostedMCPTool,
     LocalShellTool,
+    RunContextWrapper,
     RunHooks,
     Runner,
     ShellTool,
@@ -36,7 +40,12 @@ from loopguard_openai_agents_kit import (
 from openai.types.responses import ResponseApplyPatchToolCall, ResponseCustomToolCall
 from openai.types.responses.response_function_shell_tool_call import Action as ShellAction
 from openai.types.responses.response_function_shell_tool_call import ResponseFunctionShellToolCall
-from openai.types.responses.response_output_item import LocalShellCall, LocalShellCallAction
+from openai.types.responses.response_output_item import (
+    LocalShellCall,
+    LocalShellCallAction,
+    McpApprovalRequest,
+    McpCall,
+)
 
 from loopguard_core import LoopGuardError
 
@@ -288,6 +297,45 @@ def test_a_tool_that_cannot_be_refused_is_steered_and_kept_from_running_at_the_s
     assert sum(len(asked.told) for asked in model.asked) == 1
 
 
+HOSTED = {"type": "mcp", "server_label": "srv", "server_url": "http://127.0.0.1:1", "require_approval": "always"}
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_calls_a_provider_asks_approval_for_are_refused_before_anybody_is_asked(changing):
+    asked, guard = [], Watched()
+
+    def approve(request):
+        asked.append(request.data.id)
+        return {"approve": True}
+
+    def script(request):
+        number = request.number
+        if number > 8:
+            return [say("done")]
+        done = McpCall(
+            type="mcp_call",
+            id=f"m{number}",
+            name="lookup",
+            server_label="srv",
+            arguments="{}",
+            approval_request_id=f"r{number - 1}",
+            output=f"{number * 7} percent" if changing else "nothing",
+        )
+        wanted = McpApprovalRequest(
+            type="mcp_approval_request", id=f"r{number}", name="lookup", server_label="srv", arguments="{}"
+        )
+        approved = f"r{number - 1}" in asked
+        return [done, wanted] if approved else [wanted]
+
+    tool = HostedMCPTool(tool_config=HOSTED, on_approval_request=approve)
+    ran = hooked("run", Agent(name="A", model=Scripted(script), tools=[tool]), guard)
+    if changing:
+        assert (ran.output, len(asked)) == ("done", 8)
+    else:
+        assert isinstance(ran.error, LoopGuardStop)
+        assert (asked, guard.actions) == (["r1", "r2"], DEFAULT_ACTIONS)
+
+
 # -- ends that hooks are not told of -----------------------------------------------------------------------------------
 
 
@@ -336,10 +384,14 @@ def test_the_session_of_a_run_can_be_had():
 
 
 def test_one_context_used_for_two_runs_is_two_sessions():
-    from agents import RunContextWrapper
-
     guard = Watched()
     wrapper = RunContextWrapper(context=None)
     for _ in range(2):
         hooked("run", Agent(name="A", model=Scripted(lambda _: [say("hi")])), guard, context=wrapper)
     assert len({end.session_id for end in guard.ends}) == 2
+
+
+def test_without_the_sdk_the_import_says_what_to_install():
+    code = "import sys; sys.modules['agents'] = None; import loopguard_openai_agents"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'loopguard-core[openai-agents]'" in done.stderr.strip().splitlines()[-1]

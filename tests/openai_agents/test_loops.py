@@ -5,12 +5,16 @@ import asyncio
 import pytest
 from agents import Agent, FunctionTool, RunConfig, SQLiteSession, handoff
 from agents.mcp import MCPServer
+from loopguard_openai_agents import LoopGuardHooks, LoopGuardStop, run
 from loopguard_openai_agents_kit import (
     DEFAULT_ACTIONS,
     OWN,
     Counted,
+    Models,
     Scripted,
     Watched,
+    ago,
+    ahooked,
     assert_stop,
     assert_well_formed,
     call,
@@ -35,10 +39,10 @@ NOT_FOUND = RunConfig(tool_not_found_behavior="return_error_to_model")
 def under(request):
     """Run an agent under either surface; a stop raises under both."""
 
-    def start(way, agent, guard, input="Where is it?", **options):
+    def start(way, agent, guard, given="Where is it?", **options):
         if request.param == "hooks":
-            return hooked(way, agent, guard, input, **options)
-        return go(way, agent, input, guard=guard, on_stop="raise", **{"max_turns": 100, **options})
+            return hooked(way, agent, guard, given, **options)
+        return go(way, agent, given, guard=guard, on_stop="raise", **{"max_turns": 100, **options})
 
     return start
 
@@ -149,6 +153,15 @@ def test_polling_with_changing_results_is_left_alone(under, way):
     ran = under(way, agent_with(model, lookup), guard)
     assert (ran.output, len(lookup.ran), guard.reasons) == ("ready", 12, ["complete"])
     assert not [action for action in guard.actions if action[1] in ("block", "stop")]
+
+
+@every_way
+def test_a_provider_that_reuses_one_call_id_is_stopped_too(under, way):
+    """The SDK takes the repeat for a replay and does not run it again."""
+    lookup, guard = Counted(), Watched()
+    ran = under(way, agent_with(Scripted(lambda _: [call(call_id="call_0")]), lookup), guard)
+    assert isinstance(ran.error, LoopGuardStop)
+    assert (len(lookup.ran), guard.actions) == (1, DEFAULT_ACTIONS)
 
 
 # -- calls that are no calls -------------------------------------------------------------------------------------------
@@ -316,8 +329,6 @@ def nested(guard, inner_hooks, outer_script=None):
 
 @every_way
 def test_a_stop_inside_a_tool_ends_the_outer_run(under, way):
-    from loopguard_openai_agents import LoopGuardHooks
-
     guard = Watched()
     outer, lookup = nested(guard, LoopGuardHooks)
     ran = under(way, outer, guard)
@@ -333,8 +344,6 @@ def test_a_stop_inside_a_tool_ends_the_outer_run(under, way):
 
 
 def test_two_nested_runs_at_once_have_sessions_of_their_own(under):
-    from loopguard_openai_agents import LoopGuardHooks
-
     guard = Watched()
 
     def script(asked):
@@ -353,11 +362,8 @@ def test_two_nested_runs_at_once_have_sessions_of_their_own(under):
 
 
 def test_limits_of_the_outer_run_hold_inside():
-    from loopguard_openai_agents import LoopGuardHooks
-
     guard = Watched({"limits": {"tokens": 500}})
     outer, lookup = nested(guard, LoopGuardHooks)
-    outer.tools[0].params_json_schema  # noqa: B018
     ran = go("run", outer, guard=guard, on_stop="raise")
     assert_stop(ran, "max_tokens")
     assert guard.reasons[-1] == "max_tokens"
@@ -367,8 +373,6 @@ def test_limits_of_the_outer_run_hold_inside():
 
 @every_way
 def test_an_agent_inside_a_tool_is_guarded_without_hooks_where_its_model_is_a_name(way):
-    from loopguard_openai_agents_kit import Models
-
     guard = Watched()
     outer, lookup = nested(guard, None)
     inner_model, outer_model = Scripted(deaf(), "inner"), outer.model
@@ -390,8 +394,6 @@ def test_a_run_started_by_a_tool_of_a_guarded_run_is_nested():
     inner = Agent(name="Inner", model=Scripted(deaf()), tools=[lookup.tool])
 
     async def research(context, arguments):
-        from loopguard_openai_agents import run
-
         result = await run(inner, "look", guard=guard)
         return result.final_output
 
@@ -411,9 +413,6 @@ def test_a_run_started_by_a_tool_of_a_guarded_run_is_nested():
 @pytest.mark.parametrize("surface", ["runner", "hooks"])
 @pytest.mark.parametrize("way", ["run", "run_streamed"])
 def test_fifty_runs_at_once_do_not_mix(surface, way):
-    from loopguard_openai_agents import LoopGuardHooks
-    from loopguard_openai_agents_kit import ago, ahooked
-
     guard = Watched()
     hooks = LoopGuardHooks(guard)
     looping, healthy = Counted(), Counted(lambda times, _: f"row {times}")

@@ -29,6 +29,7 @@ from loopguard_openai_agents_kit import (
     Scripted,
     Watched,
     acaught,
+    ago,
     ahooked,
     assert_stop,
     assert_well_formed,
@@ -320,7 +321,7 @@ def test_an_error_around_the_run_is_not_its_own():
     agent = Agent(name="A", model=LoopGuardModel(Scripted(sequence([call()])), guard), tools=[Counted().tool])
     agent.tool_use_behavior = "stop_on_first_tool"
     try:
-        raise KeyError("the user's")
+        {}["the user's"]
     except KeyError:
         plainly("run", agent)
     assert guard.reasons == ["complete"]
@@ -494,8 +495,6 @@ def test_through_the_real_client(way, persona):
                 tools=[lookup.tool],
                 model_settings=ModelSettings(include_usage=True),
             )
-            from loopguard_openai_agents_kit import ago
-
             async with client:
                 return await ago(way, agent, guard=guard, on_stop="answer")
 

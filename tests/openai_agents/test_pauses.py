@@ -40,7 +40,7 @@ async def once(way, surface, agent, input_, guard, **options):
     return await drain(Runner.run_streamed(agent, input_, hooks=LoopGuardHooks(guard), **options))
 
 
-async def to_the_end(way, surface, agent, guard, decide="approve", through=None, collect=True, **options):
+async def to_the_end(way, surface, agent, guard, decide="approve", through=None, collect=False, **options):
     """Run, deciding every call a human is asked about, until nobody is asked any more."""
     ran, asked = await once(way, surface, agent, "x", guard, **options), 0
     while ran.error is None and ran.result.interruptions:
@@ -68,7 +68,9 @@ def test_a_run_that_is_approved_again_and_again_goes_on_counting(way, surface, t
     lookup, guard = danger(), Watched()
     session = SQLiteSession("s")
     agent = Agent(name="A", model=Scripted(deaf()), tools=[lookup.tool])
-    ran, asked = asyncio.run(to_the_end(way, surface, agent, guard, through=through, session=session))
+    ran, asked = asyncio.run(
+        to_the_end(way, surface, agent, guard, through=through, collect=way == "run", session=session)
+    )
 
     assert_stop(ran)
     assert (len(lookup.ran), asked) == (2, 2)  # from the third on it is refused, and no human is asked
@@ -145,6 +147,32 @@ def test_a_session_can_be_named_to_go_on_with():
     assert [(end.session_id, end.turns) for end in guard.ends] == [("run-1", 1), ("run-1", 2)]
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_results_that_change_over_pauses_are_no_loop(elsewhere):
+    """What an approved call returned is known, also where only saved state knows the call."""
+
+    async def main():
+        lookup = danger()
+        lookup.answer = lambda times, _: f"{times * 7} percent"
+        agent = Agent(name="A", model=Scripted(deaf()), tools=[lookup.tool])
+        guard = Watched()
+        result = await GuardedRunner.run(agent, "x", guard=guard, session_id="run-1")
+        for _ in range(5):
+            text, saved = result.to_state().to_string(), session_of(result).save()
+            if elsewhere:
+                guard = Watched()
+            state = await RunState.from_string(agent, text)
+            state.approve(state.get_interruptions()[0])
+            options = {"saved": saved} if elsewhere else {"session_id": "run-1"}
+            result = await GuardedRunner.run(agent, state, guard=guard, **options)
+        return lookup, guard
+
+    lookup, guard = asyncio.run(main())
+    assert len(lookup.ran) == 5
+    assert not [action for action in guard.actions if action[1] in ("block", "stop")]
+    assert guard.ends[-1].turns == 6
+
+
 @both_ways
 def test_paused_runs_whose_provider_reuses_call_ids_do_not_mix(way):
     async def main():
@@ -153,7 +181,7 @@ def test_paused_runs_whose_provider_reuses_call_ids_do_not_mix(way):
             lambda asked, n=n: [call("lookup", {"key": "same"}, call_id=f"call_{asked.rounds}")] for n in range(10)
         ]
         agents = [Agent(name="A", model=Scripted(script), tools=[danger().tool]) for script in scripts]
-        results = await asyncio.gather(*(to_the_end(way, "runner", agent, guard, collect=False) for agent in agents))
+        results = await asyncio.gather(*(to_the_end(way, "runner", agent, guard) for agent in agents))
         return guard, results
 
     guard, results = asyncio.run(main())

@@ -10,15 +10,22 @@ from functools import partial
 from typing import Any, Literal
 
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, convert_to_openai_messages
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, convert_to_openai_messages
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
 from langgraph.types import Command, interrupt
-from loopguard_langchain import LoopGuardCallbackHandler, LoopGuardMiddleware
-from loopguard_langchain._surfaces import CALLBACK, MIDDLEWARE
+from loopguard_langchain import (
+    LoopGuardCallbackHandler,
+    LoopGuardMiddleware,
+    async_tool_call_wrapper,
+    guard_tools,
+    loop_guard_callback,
+    tool_call_wrapper,
+)
+from loopguard_langchain._surfaces import CALLBACK, GUARDED_TOOLS, MIDDLEWARE, TOOL_CALL_WRAPPER
 
 from loopguard_core import Surface
 from loopguard_core.testing.conformance import Agent, Conversation, ToolSpec, Turn
@@ -193,15 +200,176 @@ class CallbackDriver(_GraphDriver):
         return self._open(_graph(self._kind, model, tools), callbacks=[handler])
 
 
-def _graph(kind: str, model: ChatOpenAI, tools: Sequence[StructuredTool]) -> Any:
+class ToolNodeDriver(_GraphDriver):
+    """A `ToolNode` with `tool_call_wrapper`, in a graph of the tutorials or in `create_react_agent`.
+
+    Args:
+        mode: How the graph is run.
+        kind: Which graph.
+        handler: The `on_stop` of a handler of the same guard; None for no handler.
+        on_stop: The wrapper's.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        kind: str,
+        handler: Literal["raise", "drain"] | None = None,
+        on_stop: Literal["raise", "drain"] = "drain",
+    ) -> None:
+        super().__init__(mode)
+        self._kind, self._how, self._handler, self._on_stop = kind, mode, handler, on_stop
+        self.surface: Surface = TOOL_CALL_WRAPPER
+        how = f"alone {on_stop}" if handler is None else f"handler {handler}"
+        self.mode = f"{kind}, {mode}, {how}"
+
+    def _open(self, graph: Any, **config: Any) -> Callable[[], Conversation]:
+        return lambda: GraphConversation(graph, str(next(self._threads)), self._how, config)
+
+    @property
+    def features(self) -> frozenset[str]:
+        drains = (self._handler or self._on_stop) == "drain"
+        cost = {"cost"} if self._how in ("invoke", "ainvoke") else set()
+        stop = {"history"} if drains else {"raise"}
+        return frozenset({"usage", "unknown_tool", "tool_errors", "nested", "approval", *stop, *cost})
+
+    def build(self, agent: Agent) -> Callable[[], Conversation]:
+        return self._build(agent, outermost=True)
+
+    def _build(self, agent: Agent, *, outermost: bool) -> Callable[[], Conversation]:
+        tools = [make_tool(spec, partial(self._build, outermost=False)) for spec in agent.tools]
+        node = ToolNode(
+            tools,
+            wrap_tool_call=tool_call_wrapper(agent.guard, on_stop=self._on_stop),
+            awrap_tool_call=async_tool_call_wrapper(agent.guard, on_stop=self._on_stop),
+        )
+        graph = _graph(self._kind, chat(agent.base_url, agent.model), tools, node)
+        if not outermost or self._handler is None:
+            return self._open(graph)
+        return self._open(graph, callbacks=[LoopGuardCallbackHandler(agent.guard, on_stop=self._handler)])
+
+
+class GuardedToolsDriver(_GraphDriver):
+    """An unmodified graph with `guard_tools` and a handler."""
+
+    surface: Surface = GUARDED_TOOLS
+
+    def __init__(self, mode: Mode, kind: str, on_stop: Literal["raise", "drain"]) -> None:
+        super().__init__(mode)
+        self._kind, self._how, self._on_stop = kind, mode, on_stop
+        self.mode = f"{kind}, {mode}, {on_stop}"
+
+    def _open(self, graph: Any, **config: Any) -> Callable[[], Conversation]:
+        return lambda: GraphConversation(graph, str(next(self._threads)), self._how, config)
+
+    @property
+    def features(self) -> frozenset[str]:
+        stop = {"history"} if self._on_stop == "drain" else {"raise"}
+        cost = {"cost"} if self._how in ("invoke", "ainvoke") else set()
+        # A loop on an unknown tool is drained by tools that start, which an unknown one does not; a limit's is not.
+        return frozenset({"usage", "unknown_tool", "tool_errors", "nested", "approval", *stop, *cost})
+
+    def build(self, agent: Agent) -> Callable[[], Conversation]:
+        return self._build(agent, outermost=True)
+
+    def _build(self, agent: Agent, *, outermost: bool) -> Callable[[], Conversation]:
+        made = [make_tool(spec, partial(self._build, outermost=False)) for spec in agent.tools]
+        graph = _graph(self._kind, chat(agent.base_url, agent.model), guard_tools(made, agent.guard))
+        if not outermost:
+            return self._open(graph)
+        return self._open(graph, callbacks=[LoopGuardCallbackHandler(agent.guard, on_stop=self._on_stop)])
+
+
+class HandLoop:
+    """A loop everybody writes first: ask, run what is asked for, append, ask again."""
+
+    def __init__(self, agent: Agent, mode: Literal["invoke", "ainvoke"], *, outermost: bool) -> None:
+        made = [make_tool(spec, lambda inner: lambda: HandLoop(inner, mode, outermost=False)) for spec in agent.tools]
+        self._tools: dict[str, BaseTool] = {tool.name: tool for tool in guard_tools(made, agent.guard)}
+        self._model = chat(agent.base_url, agent.model).bind_tools(list(self._tools.values()))
+        self._guard, self._mode, self._outermost = agent.guard, mode, outermost
+        self._messages: list[BaseMessage] = []
+
+    def send(self, text: str) -> Turn:
+        self._messages.append(HumanMessage(text))
+        try:
+            if self._mode == "invoke":
+                return Turn(text=self._watched())
+            return Turn(text=on_loop(self._awatched()))
+        except Exception as error:  # noqa: BLE001
+            return Turn(error=error)
+
+    def _watched(self) -> str:
+        if not self._outermost:  # the outer block is in force inside of its tools too
+            return self._run()
+        with loop_guard_callback(self._guard):
+            return self._run()
+
+    async def _awatched(self) -> str:
+        with loop_guard_callback(self._guard):
+            return await self._arun()
+
+    def _run(self) -> str:
+        while True:
+            response = self._model.invoke(self._messages)
+            self._messages.append(response)
+            if not response.tool_calls:
+                return response.text
+            for call in response.tool_calls:
+                tool = self._tools.get(call["name"])
+                self._messages.append(tool.invoke(call) if tool else _unknown(call))
+
+    async def _arun(self) -> str:
+        while True:
+            response = await self._model.ainvoke(self._messages)
+            self._messages.append(response)
+            if not response.tool_calls:
+                return response.text
+            known = [(self._tools.get(call["name"]), call) for call in response.tool_calls]
+            running = [tool.ainvoke(call) for tool, call in known if tool]
+            self._messages += [_unknown(call) for tool, call in known if not tool]
+            self._messages += await asyncio.gather(*running)
+
+    def approve(self) -> Turn:
+        raise NotImplementedError
+
+    def history(self) -> Sequence[Mapping[str, Any]] | None:
+        return list(convert_to_openai_messages(self._messages))
+
+
+class HandLoopDriver:
+    """A hand-written loop in a `loop_guard_callback` block, with `guard_tools`."""
+
+    surface: Surface = GUARDED_TOOLS
+    executes_stopped_round = False
+
+    def __init__(self, mode: Literal["invoke", "ainvoke"]) -> None:
+        self._how: Literal["invoke", "ainvoke"] = mode
+        self.mode = f"hand loop, {mode}"
+
+    @property
+    def features(self) -> frozenset[str]:
+        # A stop raises where the model is asked, before its response is kept: the history is complete all the same.
+        return frozenset({"usage", "cost", "unknown_tool", "tool_errors", "nested", "history", "raise"})
+
+    def build(self, agent: Agent) -> Callable[[], Conversation]:
+        return lambda: HandLoop(agent, self._how, outermost=True)
+
+
+def _unknown(call: Any) -> ToolMessage:
+    return ToolMessage(f"Error: {call['name']} is not a tool", tool_call_id=call["id"], status="error")
+
+
+def _graph(kind: str, model: ChatOpenAI, tools: Sequence[BaseTool], node: ToolNode | None = None) -> Any:
+    node = ToolNode(tools) if node is None else node
     if kind == "create_agent":
         return create_agent(model, tools, checkpointer=InMemorySaver())
     if kind == "create_react_agent":
-        return create_react_agent(model, tools, checkpointer=InMemorySaver())
+        return create_react_agent(model, node, checkpointer=InMemorySaver())
     bound = model.bind_tools(tools)
     graph = StateGraph(MessagesState)
     graph.add_node("model", lambda state: {"messages": [bound.invoke(state["messages"])]})
-    graph.add_node("tools", ToolNode(tools))
+    graph.add_node("tools", node)
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", tools_condition)
     graph.add_edge("tools", "model")

@@ -1,0 +1,138 @@
+"""`guard_tools`: tools that ask the callback handler before they run, and so can be refused anywhere."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as as_tool
+from pydantic import PrivateAttr
+
+from loopguard_core import LoopGuard, PolicyLike, as_guard, current_session
+from loopguard_langchain import _translate as translate
+from loopguard_langchain._guarded import refusable
+from loopguard_langchain._surfaces import GUARDED_TOOLS
+from loopguard_langchain.context import refusal_by, watching
+
+
+class _Guards:
+    """The guards a tool asks. Copies of the tool ask the same ones."""
+
+    def __init__(self, guards: tuple[LoopGuard, ...]) -> None:
+        self.guards = guards
+
+    def __deepcopy__(self, memo: Any) -> _Guards:
+        return self
+
+    def refusal(self, tool: BaseTool, callbacks: Callbacks, call_id: str | None) -> Any:
+        for guard in self.guards:
+            try:
+                text = _refusal(guard, tool, callbacks, call_id)
+            except Exception as error:  # noqa: BLE001  # a fault of ours must not keep a tool from running
+                guard.faults.note("guard_tools", error)
+                continue
+            if text is not None:
+                return text if call_id is None else translate.refusal(call_id, tool.name, text)
+        return None
+
+
+def guard_tools(tools: Sequence[BaseTool | Callable[..., Any]], guard: LoopGuard | PolicyLike = None) -> list[BaseTool]:
+    """Tools that can be refused: in hand-written loops, any `ToolNode`, `create_react_agent` and `AgentExecutor`.
+
+    The decision comes from the `LoopGuardCallbackHandler` of the same guard that watches the run; with none, the tool
+    runs and the log says so once. Make the guarded tools before the handler: it then knows what it can do.
+
+    Args:
+        tools: Tools, or functions to make tools of.
+        guard: The handler's guard. Give a `LoopGuard`: what else it takes makes a guard no handler shares.
+
+    Returns:
+        Copies of the tools, each still an instance of its tool's class.
+
+    Raises:
+        PolicyError: The policy cannot be used.
+    """
+    shared = as_guard(guard)
+    guarded = [_guarded(each if isinstance(each, BaseTool) else as_tool(each), shared) for each in tools]
+    if guarded:
+        refusable(shared).names.update(each.name for each in guarded)
+        shared.attach(GUARDED_TOOLS)
+    return guarded
+
+
+def _guarded(tool: BaseTool, guard: LoopGuard) -> BaseTool:
+    before = getattr(tool, "_loopguard", None)
+    guards = before.guards if isinstance(before, _Guards) else ()
+    if guard in guards:
+        return tool
+    proxy = copy.copy(tool)
+    if not guards:
+        # A class of its own, since `run` is looked up there; the instance stays as it is, with whatever it holds.
+        object.__setattr__(proxy, "__class__", _guarded_class(type(tool)))
+    private = {**(proxy.__pydantic_private__ or {}), "_loopguard": _Guards((*guards, guard))}
+    object.__setattr__(proxy, "__pydantic_private__", private)
+    return proxy
+
+
+@lru_cache(maxsize=256)
+def _guarded_class(kind: type[BaseTool]) -> type[BaseTool]:
+    class Guarded(kind):  # type: ignore[valid-type, misc]  # known only at run time
+        _loopguard: Any = PrivateAttr(default=None)
+
+        def run(
+            self,
+            tool_input: Any,
+            verbose: bool | None = None,
+            start_color: str | None = "green",
+            color: str | None = "green",
+            callbacks: Callbacks = None,
+            *,
+            tool_call_id: str | None = None,
+            **kwargs: Any,
+        ) -> Any:
+            refused = self._loopguard.refusal(self, callbacks, tool_call_id)
+            if refused is not None:
+                return refused
+            return super().run(tool_input, verbose, start_color, color, callbacks, tool_call_id=tool_call_id, **kwargs)
+
+        async def arun(
+            self,
+            tool_input: Any,
+            verbose: bool | None = None,
+            start_color: str | None = "green",
+            color: str | None = "green",
+            callbacks: Callbacks = None,
+            *,
+            tool_call_id: str | None = None,
+            **kwargs: Any,
+        ) -> Any:
+            refused = self._loopguard.refusal(self, callbacks, tool_call_id)
+            if refused is not None:
+                return refused
+            return await super().arun(
+                tool_input, verbose, start_color, color, callbacks, tool_call_id=tool_call_id, **kwargs
+            )
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(Guarded, name, getattr(kind, name))
+    return Guarded
+
+
+def _refusal(guard: LoopGuard, tool: BaseTool, callbacks: Callbacks, call_id: str | None) -> str | None:
+    if not guard.enabled:
+        return None
+    handlers, parent_run_id = watching(guard, callbacks, tool.callbacks)
+    if handlers:
+        return refusal_by(handlers, parent_run_id, call_id, tool.name)
+    session = current_session()
+    if session is None or guard.live(session.id) is not session:  # else a middleware or a wrapper let it through
+        text = (
+            "A guarded tool ran where no LoopGuardCallbackHandler of its guard watches, so nothing can refuse it. "
+            "Pass the handler in the config, or use `with loop_guard_callback(guard)`."
+        )
+        guard.faults.note("guard_tools", text=text)
+    return None

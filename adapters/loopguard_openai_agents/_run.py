@@ -1,0 +1,139 @@
+"""One agent run as this adapter knows it: its session, and the round that is running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agents import ModelResponse
+
+from loopguard_core import Decision, LoopGuard, Session
+from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents._translate import Request
+
+if TYPE_CHECKING:
+    from loopguard_openai_agents._sessions import Tree
+
+
+@dataclass(slots=True)
+class Round:
+    """The calls of the last response, until the next model call.
+
+    Attributes:
+        requests: The calls, by id.
+        refused: What the model is told in place of a result, by id.
+        started: Ids of the calls that began to run.
+        returned: What tools returned, for where it does not show in the next input.
+        errors: What really went wrong, where the SDK shows the model a fixed text.
+    """
+
+    requests: dict[str, Request] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
+    returned: dict[str, object] = field(default_factory=dict)
+    errors: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def undecided(self) -> set[str]:
+        """Ids of the calls that neither ran nor were refused: a human may be asked about them."""
+        return self.unanswered - self.started
+
+    @property
+    def unanswered(self) -> set[str]:
+        """Ids of the calls that have no result. Of these that began, a human may be asked about an agent inside."""
+        asked = {call_id for call_id, request in self.requests.items() if request.call.refusable}
+        return asked - self.refused.keys() - self.returned.keys()
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Run:
+    """One agent run: its session, and where it stands.
+
+    Attributes:
+        guard: The guard it runs under.
+        session: Its session.
+        agent: The agent whose turn it is.
+        tree: The tree of runs it is part of, once that is known.
+        items: The input of the model call that is under way.
+        round: The calls of the last response.
+        responded: Whether the last model call was answered.
+        read: Whether the text of the running message went through the session already.
+        answered_by: The model that answers, where it is not the agent's own.
+        finished: Whether the SDK reported a final output.
+        turn_limit: Whether the SDK's own turn limit ended it.
+        closing: True while it gives its last answer after a stop.
+        loose: True if it was resumed and its new context was not seen yet.
+        handled: The exception that was being handled where it began.
+        started: When the running model call began.
+    """
+
+    guard: LoopGuard
+    session: Session
+    agent: Any = None
+    tree: Tree | None = None
+    items: Any = None
+    round: Round = field(default_factory=Round)
+    responded: bool = False
+    read: bool = False
+    answered_by: str | None = None
+    finished: bool = False
+    turn_limit: bool = False
+    closing: bool = False
+    loose: bool = False
+    handled: BaseException | None = None
+    started: float = 0.0
+
+    def record_results(self, items: Sequence[Any]) -> None:
+        """Tell the session what the last round returned.
+
+        Args:
+            items: The next model call's input. It shows results of every kind, also of tools that do not exist.
+        """
+        running, self.round = self.round, Round()
+        open_ = running.requests.keys() - running.refused.keys()
+        if not self.started:  # the session may go on from saved state, which knows its round by the ids alone
+            open_ = {*open_, *translate.ends_with_results(items)}
+        if not open_:
+            return
+        shown = translate.outputs_in(items, open_)
+        for call_id in open_:
+            if call_id in running.errors:
+                self.session.record_result(call_id, running.errors[call_id], True)
+            elif call_id in shown:
+                self.session.record_result(call_id, shown[call_id], translate.failed(shown[call_id]))
+            elif call_id in running.returned:
+                returned = running.returned[call_id]
+                self.session.record_result(call_id, returned, translate.failed(returned))
+
+    def begin_call(self) -> None:
+        """A model call starts."""
+        self.responded, self.read, self.answered_by = False, False, None
+        self.started = time.perf_counter()
+
+    def end_message(self, response: ModelResponse) -> None:
+        """The response is complete: let the session read what no model wrapper has read to it."""
+        for request_id, output, failed in translate.hosted_results(response.output):
+            self.session.record_result(request_id, output, failed)
+        if not self.read:
+            for channel, text in translate.texts_of(response.output):
+                self.session.feed_text(text, channel)
+        self.responded, self.read = True, False
+        self.session.end_message()
+
+    def judge(self, requests: list[Request]) -> list[tuple[Request, Decision]]:
+        """Judge the round a response asks for, before any of it runs."""
+        self.round = Round(requests={request.call.id: request for request in requests})
+        return list(zip(requests, self.session.begin_round([request.call for request in requests]), strict=True))
+
+    @property
+    def seconds(self) -> float:
+        """How long the model call took."""
+        return time.perf_counter() - self.started
+
+
+def over(run: Run) -> bool:
+    """Whether its session has ended for good."""
+    ended = run.session.ended
+    return ended is not None and ended.reason != "paused"
