@@ -60,7 +60,7 @@ class Scripted(BaseChatModel):
     ) -> ChatResult:
         done = sum(isinstance(message, AIMessage) for message in messages)
         calls = (
-            [{"name": "search", "args": {"query": f"question {done}", "n": 1}, "id": f"c{done}"}]
+            [{"name": "search", "args": {"query": f"question {done}"}, "id": f"c{done}"}]
             if done < ROUNDS
             else []
         )
@@ -70,7 +70,7 @@ class Scripted(BaseChatModel):
 
 
 @tool
-def search(query: str, n: int = 1) -> str:
+def search(query: str) -> str:
     """Search."""
     return f"result for {query}"
 
@@ -79,7 +79,7 @@ def persona(request: ChatRequest) -> Reply:
     """The scripted model again, as a server."""
     if request.number > ROUNDS:
         return Reply(text="done")
-    return Reply(tool_calls=(ScriptedCall("search", {"query": f"question {request.number}", "n": 1}),))
+    return Reply(tool_calls=(ScriptedCall("search", {"query": f"question {request.number}"}),))
 
 
 def serve(connection: Connection) -> None:
