@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agents import ModelResponse
+from agents import Model, ModelProvider, ModelResponse
 
 from loopguard_core import Decision, LoopGuard, Session
 from loopguard_openai_agents import _translate as translate
@@ -66,6 +66,8 @@ class Run:
         closing: True while it gives its last answer after a stop.
         loose: True if it was resumed and its new context was not seen yet.
         handled: The exception that was being handled where it began.
+        escalate_model: The stronger model, where the runner was given one.
+        provider: Finds the stronger model by its name, where the runner knows it.
         started: When the running model call began.
     """
 
@@ -83,6 +85,8 @@ class Run:
     closing: bool = False
     loose: bool = False
     handled: BaseException | None = None
+    escalate_model: str | Model | None = None
+    provider: ModelProvider | None = None
     started: float = 0.0
 
     def record_results(self, items: Sequence[Any]) -> None:

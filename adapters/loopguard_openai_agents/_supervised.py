@@ -127,6 +127,7 @@ class Supervised:
             surface = RUNNER if _all_guarded(agent, config) else RUNNER_WITH_MODEL_OBJECT
             run = Run(guard, _session(guard, agent, surface, escalate_model, session_id, saved))
         run.loose = run.finished = run.turn_limit = False
+        run.escalate_model, run.provider = escalate_model, config.model_provider
         if isinstance(input, RunState) and input.pending_input:
             run.session.user_turn()
         return cls(run, how, hooks, options, config)

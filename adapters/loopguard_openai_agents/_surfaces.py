@@ -41,3 +41,5 @@ GUARDRAIL = Surface(
     adapter=ADAPTER,
     capabilities=frozenset({"observe", "block", "stop"}),
 )
+
+SURFACES = (RUNNER, RUNNER_WITH_MODEL_OBJECT, HOOKS, MODEL, MODEL_WITH_GUARDRAIL, GUARDRAIL)

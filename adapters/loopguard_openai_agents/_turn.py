@@ -35,10 +35,10 @@ class Turn:
         run: The run.
         request: What the SDK asked for.
         usual: The model that takes it.
-        strong: Gives the stronger model of that name.
+        strong: Gives the stronger model, given the run and its name.
     """
 
-    def __init__(self, run: Run, request: ModelRequest, usual: Model, strong: Callable[[str], Model]) -> None:
+    def __init__(self, run: Run, request: ModelRequest, usual: Model, strong: Callable[[Run, str], Model]) -> None:
         self.run = run
         self.session = run.session
         self.request = request
@@ -103,7 +103,7 @@ class Turn:
         if directive.model is None:
             return self.usual, request
         with contained(self.run.guard, "escalation"):
-            strong = self._strong(directive.model)
+            strong = self._strong(self.run, directive.model)
             self.run.answered_by = translate.model_name(strong) or directive.model
             return strong, request.for_model(strong, self.usual)
         return self.usual, request
@@ -168,12 +168,12 @@ class LoneTurn(Turn):
         run: The run.
         request: What the SDK asked for.
         usual: The model that takes it.
-        strong: Gives the stronger model of that name.
+        strong: Gives the stronger model, given the run and its name.
         on_stop: How a stop ends the run.
     """
 
     def __init__(
-        self, run: Run, request: ModelRequest, usual: Model, strong: Callable[[str], Model], on_stop: OnStop
+        self, run: Run, request: ModelRequest, usual: Model, strong: Callable[[Run, str], Model], on_stop: OnStop
     ) -> None:
         super().__init__(run, request, usual, strong)
         self._on_stop = on_stop

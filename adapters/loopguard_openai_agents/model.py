@@ -170,13 +170,12 @@ class LoopGuardModel(Model):
 
     # -- the rest of the interface ---------------------------------------------------------------------------------
 
-    def _strong(self, name: str) -> Model:
-        """The stronger model."""
-        if self._strong_model is None:
-            model = self._escalate_model or name
-            if isinstance(model, str):
-                model = (self._provider or MultiProvider()).get_model(model)
-            self._strong_model = model._model if isinstance(model, LoopGuardModel) else model  # noqa: SLF001
+    def _strong(self, run: Run, name: str) -> Model:
+        """The stronger model: what the runner was given, else what this model was, else the policy's by its name."""
+        model = run.escalate_model or self._escalate_model or name
+        if isinstance(model, str):
+            model = (run.provider or self._provider or MultiProvider()).get_model(model)
+        self._strong_model = model._model if isinstance(model, LoopGuardModel) else model  # noqa: SLF001
         return self._strong_model
 
     async def close(self) -> None:

@@ -141,6 +141,16 @@ def test_a_model_object_can_be_wrapped_to_be_escalated():
     assert (ran.output, strong.calls) == ("solved", 1)
 
 
+@pytest.mark.parametrize("given", ["object", "name"])
+def test_the_runners_stronger_model_stands_in_for_a_wrapped_one(given):
+    strong, lookup, guard = Scripted(lambda _: [say("solved")], "strong"), Counted(), Watched(ESCALATE)
+    agent = agent_with(LoopGuardModel(Scripted(deaf()), guard), lookup)
+    config = RunConfig(model_provider=Models(strong=strong))
+    escalate = strong if given == "object" else "strong"
+    ran = go("run", agent, guard=guard, escalate_model=escalate, run_config=config)
+    assert (ran.output, strong.calls) == ("solved", 1)
+
+
 def test_a_bare_model_object_cannot_be_escalated_and_says_so(caplog):
     guard, lookup = Watched(ESCALATE), Counted()
     agent = agent_with(Scripted(deaf()), lookup)
