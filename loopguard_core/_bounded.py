@@ -7,6 +7,7 @@ from typing import Any
 import xxhash
 
 _LENGTH = 40
+_LONG = 128
 _MAX_COUNT = 2**53
 
 
@@ -16,6 +17,12 @@ def bounded_key(name: Any) -> str:
     if len(key) <= _LENGTH and key.isascii() and key.isprintable():
         return key
     return "#" + xxhash.xxh3_64_hexdigest(key.encode("utf-8", "surrogatepass"))
+
+
+def call_key(call_id: Any) -> str:
+    """An id as it is, cut only where it is so long that keeping it would cost memory."""
+    key = call_id if type(call_id) is str else str(call_id)
+    return key if len(key) <= _LONG else bounded_key(key)
 
 
 def count(value: Any) -> int:

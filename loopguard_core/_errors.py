@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from loopguard_core._types import EndReason, Stop, Verdict
 
 
@@ -27,6 +30,9 @@ class LoopGuardStop(Exception):  # noqa: N818  # the public name; a stop is no e
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.message)
         self.stop = stop
+
+    def __reduce__(self) -> tuple[Callable[..., LoopGuardStop], tuple[Stop], dict[str, Any]]:
+        return type(self), (self.stop,), self.__dict__
 
     @property
     def reason(self) -> EndReason:

@@ -136,23 +136,25 @@ class LoopGuard:
             framework_run_id: The SDK's own id of the run.
         """
         session_id = id if id is not None else uuid.uuid4().hex
+        live = self._live.get(session_id)
+        if live is not None:
+            return live
+        outer = self._live.get(parent) if isinstance(parent, str) else parent
+        if outer is None and parent is not None:
+            self.faults.note("parent", text="the outer session is not live: its limits are not shared with this one")
+        origin = Origin(
+            session_id=session_id,
+            parent_id=parent if isinstance(parent, str) else (None if parent is None else parent.id),
+            agent=agent,
+            adapter=None if surface is None else surface.adapter,
+            framework_run_id=framework_run_id,
+        )
+        # Outside the lock: hooks and detectors of third parties are called here.
+        session = self._new_session(origin, outer, surface, escalation_model)
+        if state is not None:
+            session.restore(state)
         with self._lock:
-            live = self._live.get(session_id)
-            if live is not None:
-                return live
-            outer = self._live.get(parent) if isinstance(parent, str) else parent
-            origin = Origin(
-                session_id=session_id,
-                parent_id=parent if isinstance(parent, str) else (None if parent is None else parent.id),
-                agent=agent,
-                adapter=None if surface is None else surface.adapter,
-                framework_run_id=framework_run_id,
-            )
-            session = self._new_session(origin, outer, surface, escalation_model)
-            if state is not None:
-                session.restore(state)
-            self._live[session_id] = session
-            return session
+            return self._live.setdefault(session_id, session)
 
     def live(self, id: str) -> Session | None:  # noqa: A002  # the public name
         """The live session of that id; None if there is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loopguard_core._limits import Breach
-from loopguard_core._outcome import OWN_WORDS
+from loopguard_core._outcome import OWN_WORDS, REFUSED
 from loopguard_core._types import Action
 
 
@@ -29,7 +29,7 @@ def verdict(action: Action, fact: str, shadowed: Action | None = None) -> str:
 def blocked(fact: str) -> str:
     """In place of the refused call's result."""
     return (
-        f"{OWN_WORDS} This call was not executed: {fact}. Repeating it will not change that. "
+        f"{REFUSED}: {fact}. Repeating it will not change that. "
         "Try another way: other arguments, another tool, or a smaller step. "
         "If there is no other way, say what you found so far and explain what is missing."
     )
@@ -51,7 +51,15 @@ def stopped(fact: str) -> str:
 
 def not_executed() -> str:
     """In place of the result of a call that shares its round with the one that ended the run, or comes after it."""
-    return f"{OWN_WORDS} This call was not executed, because the run was ended."
+    return f"{REFUSED}, because the run was ended."
+
+
+_AGAIN = f"{REFUSED}, for the same reason as others of its round."
+
+
+def not_executed_again() -> str:
+    """In place of the result of one of many calls that were refused in one round."""
+    return _AGAIN
 
 
 def limit_reached(breach: Breach) -> str:
@@ -61,10 +69,7 @@ def limit_reached(breach: Breach) -> str:
 
 def call_over_limit() -> str:
     """In place of the result of a call beyond `limits.tool_calls`."""
-    return (
-        f"{OWN_WORDS} This call was not executed: the tool calls allowed for this run are used up. "
-        "Answer with what you have."
-    )
+    return f"{REFUSED}: the tool calls allowed for this run are used up. Answer with what you have."
 
 
 def inner_stop(message: str) -> str:

@@ -18,7 +18,10 @@ from loopguard_core._canonical import canonical_json
 OWN_WORDS = "[loopguard]"
 """How everything loopguard puts before a model begins."""
 
-_OWN_WORDS_WITHIN = 64  # SDKs put a word like "Observation: " or "Error: " before a result
+REFUSED = f"{OWN_WORDS} This call was not executed"
+"""How everything begins that stands in place of a result."""
+
+_WITHIN = 96  # SDKs put a word like "Observation: " or "Error: " before a result
 _EDGE = 64 * 1024
 _JSON_LIMIT = 64 * 1024
 _HEAD = 256
@@ -49,7 +52,7 @@ class Outcome:
 
 def is_own_words(output: Any) -> bool:
     """Whether an output is loopguard's refusal rather than a tool's answer."""
-    return isinstance(output, str) and OWN_WORDS in output[:_OWN_WORDS_WITHIN]
+    return isinstance(output, str) and REFUSED in output[:_WITHIN]
 
 
 def judge_error(output: Any) -> bool:

@@ -85,7 +85,7 @@ class Plugins:
             raise PluginError(f"plugin {label}: this is a class; register an instance, {plugin.__name__}()")
         hooks = self._checked_hooks(plugin, label)
         try:
-            self._manager.register(plugin, name=None if name is None else f"{name}-{len(self._info)}")
+            self._manager.register(plugin, name=f"{label} (number {len(self._info) + 1})")
             self._manager.check_pending()
         except (ValueError, pluggy.PluginValidationError) as error:
             if self._manager.is_registered(plugin):

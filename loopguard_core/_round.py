@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from loopguard_core._bounded import bounded_key, short_text
+from loopguard_core._bounded import bounded_key, call_key, short_text
 from loopguard_core._outcome import combine, is_own_words, judge_error, result_digest
 from loopguard_core.detectors import ObservedCall
 
-MAX_CALLS = 80
+MAX_CALLS = 72
 """Distinct calls of one round that are followed. Of a larger fan-out those with the smallest hashes are kept, so that
 neither order nor luck decides which, and a repeated one keeps the same."""
-
-_LONG_ID = 128
 
 
 class _Slot:
@@ -50,7 +48,7 @@ class OpenRound:
             if self._spare <= 0:
                 return
             self._spare -= 1
-        self._add(_key(call_id), _Slot(call))
+        self._add(call_key(call_id), _Slot(call))
 
     def _add(self, key: str, slot: _Slot) -> None:
         last = self._slots.setdefault(key, slot)
@@ -65,7 +63,7 @@ class OpenRound:
         Returns:
             False if no call of this round has that id.
         """
-        key = _key(call_id)
+        key = call_key(call_id)
         slot = self._slots.get(key) or self._slots.get(bounded_key(key))  # saved state keeps the bounded form
         if slot is None:
             return False
@@ -122,9 +120,3 @@ class OpenRound:
             raise ValueError("not a saved round") from error
         self._calls, self._slots = list(calls.values()), restored._slots
         self._spare = 0
-
-
-def _key(call_id: Any) -> str:
-    """The id, cut where it is so long that keeping it would cost memory."""
-    key = call_id if type(call_id) is str else str(call_id)
-    return key if len(key) <= _LONG_ID else bounded_key(key)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from loopguard_core import _messages
+from loopguard_core._bounded import call_key
 from loopguard_core._calls import Identifier
 from loopguard_core._faults import Faults
 from loopguard_core._identity import display_name
@@ -152,11 +153,15 @@ class Scorer:
             observed = None
             try:
                 observed = self._identifier.observe(call)
-                call_id = call.id if type(call.id) is str else str(call.id)
+                call_id = call_key(call.id)
             except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
                 self._faults.note("identity", error)
                 call_id = _id_of(call)
-            first = None if observed is None else distinct.setdefault(observed.identity, observed)
+            if observed is None:
+                scored.append(ScoredCall(call_id, None))
+                continue
+            observed.call_id = call_id
+            first = distinct.setdefault(observed.identity, observed)
             scored.append(ScoredCall(call_id, first, first is not observed))
         return scored, distinct
 
@@ -285,6 +290,6 @@ def _worded(verdict: Verdict, fact: str, shadowed: Action | None = None) -> Verd
 
 def _id_of(call: ToolCall) -> str:
     try:
-        return call.id if type(call.id) is str else str(call.id)
+        return call_key(call.id)
     except Exception:  # noqa: BLE001  # an SDK's odd object; its result cannot be matched, and counts as unchanged
         return ""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self, get_args
 
 from loopguard_core import _messages
+from loopguard_core._bounded import bounded_key, call_key
 from loopguard_core._contained import contained, nothing
 from loopguard_core._errors import LoopGuardStop
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
@@ -40,11 +41,20 @@ def _unscored(calls: Sequence[ToolCall], *_: Any, **__: Any) -> list[Decision]:
         return []
 
 
-def _told(
-    scored: ScoredRound, calls: Sequence[ToolCall], decisions: Sequence[Decision]
-) -> list[tuple[str, str, str | None]]:
-    rows = zip(scored.calls, calls, decisions, strict=True)
-    return [(row.id, str(call.name), decision.message) for row, call, decision in rows]
+_WORDED = 4  # refusals of one round that keep their own words; the rest share a short text
+
+
+def _told(scored: ScoredRound, decisions: Sequence[Decision]) -> list[tuple[str, str, str | None]]:
+    """Id, tool and refusal of every call of a round, small enough to keep while it runs."""
+    told: list[tuple[str, str, str | None]] = []
+    worded = 0
+    for row, decision in zip(scored.calls, decisions, strict=True):
+        message = decision.message
+        if message is not None:
+            worded += 1
+            message = message if worded <= _WORDED else _messages.not_executed_again()
+        told.append((row.id, "" if row.observed is None else row.observed.tool_key, message))
+    return told
 
 
 class Session(SessionState):
@@ -218,8 +228,7 @@ class Session(SessionState):
             return _unscored(calls)
 
     def _begin_round(self, calls: Sequence[ToolCall]) -> list[Decision]:
-        if type(calls) is not list:
-            calls = list(calls)
+        calls = calls if type(calls) is list else list(calls)
         if not calls:
             return []
         if not self._guard.enabled:
@@ -242,7 +251,7 @@ class Session(SessionState):
             self._act_on(scored)
         decisions = [self._answer(row) for row in scored.calls]
         if self._refused is not None:  # only then, so that a healthy round does not pay for it
-            self._refused = _told(scored, calls, decisions)
+            self._refused = _told(scored, decisions)
         for call in scored.followed:
             call.shrink()
         return decisions
@@ -309,10 +318,11 @@ class Session(SessionState):
         """
         if self._refused is None or not (call_id or tool):
             return None
+        id_key, tool_key = call_key(call_id or ""), bounded_key(tool or "")
         found = [
             message
             for known, name, message in self._refused
-            if (not call_id or known == call_id) and (tool is None or name == tool)
+            if (not call_id or known == id_key) and (not tool or name in ("", tool_key))
         ]
         return found[0] if found and None not in found else None
 
@@ -324,6 +334,8 @@ class Session(SessionState):
         self._wake()
         self._close_round()
         self._effects.forget_pending()
+        if self._directive is not None and self._directive.stop is None:
+            self._directive = None
         for detector in self._scorer.detectors:
             self._scorer.contained(detector, detector.user_turn)
 

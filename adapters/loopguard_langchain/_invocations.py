@@ -32,16 +32,22 @@ class Run(dict[str, Any]):
 
     __slots__ = ("__weakref__", "control", "kept", "key", "refused", "session", "steps")
 
-    def __init__(
-        self, session: Session, control: object, *, kept: bool, refused: dict[str, list[Any]], steps: list[int]
-    ) -> None:
-        super().__init__()
-        self.session = session
-        self.control = control
-        self.key = ("", 0)
-        self.kept = kept
-        self.refused = refused
-        self.steps = steps
+    session: Session
+    control: object
+    key: tuple[str, int]
+    kept: bool
+    refused: dict[str, list[Any]]
+    steps: list[int]
+
+    @classmethod
+    def of(
+        cls, session: Session, control: object, *, kept: bool, refused: dict[str, list[Any]], steps: list[int]
+    ) -> Run:
+        """A run. Not the constructor: LangGraph copies state with `type(value)(items)` to print it."""
+        run = cls()
+        run.session, run.control, run.key = session, control, ("", 0)
+        run.kept, run.refused, run.steps = kept, refused, steps
+        return run
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # for the weak reference
 
@@ -78,7 +84,7 @@ class Invocations:
     def of(self, state: Any, runtime: Runtime[Any]) -> Run:
         """The run: this invocation's, or, after a resume or a step back in history, one made from the saved state."""
         run = state.get("loopguard_run")
-        if not isinstance(run, Run):
+        if not isinstance(run, Run) or not hasattr(run, "session"):
             run = self._resume(state.get("loopguard_session") or {}, runtime)
         self._adopt(run)
         return run
@@ -119,7 +125,7 @@ class Invocations:
         kept = thread_id is not None  # there is no checkpointing without a thread
         step = metadata.get("langgraph_step", 0)
         steps = [step, step, config.get("recursion_limit", sys.maxsize)]
-        run = Run(session, runtime.control, kept=kept, refused=saved.get("blocked") or {}, steps=steps)
+        run = Run.of(session, runtime.control, kept=kept, refused=saved.get("blocked") or {}, steps=steps)
         self._guard.end_with(run, session, partial(_unseen_reason, steps, kept=kept))
         return run
 

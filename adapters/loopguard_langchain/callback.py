@@ -2,13 +2,12 @@
 
 A round is a model response. What its tools returned is read from the next request, so unknown tools and models with
 handlers of their own are covered too. A callback cannot answer a call in a tool's place: rungs between observe and stop
-fall to observe here.
+fall to observe here, unless the tools ask it (`guard_tools`, `tool_call_wrapper`).
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
@@ -91,25 +90,25 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         run = self._tree.get(parent_run_id)
         session = self._sessions.asking(run, call_id)
         text = None if session is None else session.refusal(call_id, tool)
-        stop = None if session is None else session.stop
-        if text is not None and stop is not None and run is not None and self._lets_finish(run.scope):
+        stop = None if text is None else self.stopped(parent_run_id, call_id)
+        if stop is not None and run is not None and self._lets_finish(run.scope):
             drain(stop.message)  # elsewhere done as a tool starts, which a refused one never does
         return text
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End the sessions of hand-written loops.
+    @contained
+    def stopped(self, parent_run_id: UUID | None, call_id: str | None) -> Stop | None:
+        """Why the run that a tool was called in is to end; None if it goes on."""
+        session = self._sessions.asking(self._tree.get(parent_run_id), call_id)
+        return None if session is None else session.stop
 
-        Args:
-            error: What ended them, if something did.
-        """
+    def close(self, error: BaseException | None = None) -> None:
+        """End the sessions of hand-written loops; `error` is what ended them, if something did."""
         self._sessions.close(error)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close(error)
 
     # -- runs --------------------------------------------------------------------------------------------------
@@ -293,6 +292,5 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         if run.asking is not None and run.call_id is not None:
             run.asking.results[run.call_id] = getattr(result, "content", result)
         if run.inside is not None:
-            with suppress(ValueError):  # another handler had the end reported from another context
-                run.inside.__exit__(None, None, None)
+            run.inside.__exit__(None, None, None)
         self._over(run, error)

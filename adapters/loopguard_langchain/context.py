@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackManager, Callbacks
 from langchain_core.tracers.context import register_configure_hook
 
 from loopguard_core import LoopGuard, PolicyLike
+from loopguard_langchain._watchers import installed
 from loopguard_langchain.callback import LoopGuardCallbackHandler, OnStop
 
-_installed: ContextVar[LoopGuardCallbackHandler | None] = ContextVar("loopguard_handler", default=None)
-
 # LangChain then adds it to whatever runs in the context, and passes it on to what runs inside of that.
-register_configure_hook(_installed, inheritable=True)
+register_configure_hook(installed, inheritable=True)
 
 
 @contextmanager
@@ -39,40 +35,10 @@ def loop_guard_callback(
         PolicyError: The policy cannot be used.
     """
     handler = LoopGuardCallbackHandler(guard, on_stop=on_stop)
-    token = _installed.set(handler)
+    token = installed.set(handler)
     try:
         with handler:
             yield handler
     finally:
         with suppress(ValueError):  # left in another context than it was entered in, as pytest's async fixtures are
-            _installed.reset(token)
-
-
-def watching(guard: LoopGuard, *given: Callbacks) -> tuple[list[LoopGuardCallbackHandler], UUID | None]:
-    """The handlers of a guard that watch a run, and the run they know.
-
-    Args:
-        guard: The guard.
-        given: What LangChain is given as callbacks: its own, and an object's.
-    """
-    handlers = [_installed.get()]
-    parent_run_id: UUID | None = None
-    for callbacks in given:
-        if isinstance(callbacks, BaseCallbackManager):
-            handlers += [each for each in callbacks.handlers if isinstance(each, LoopGuardCallbackHandler)]
-            parent_run_id = parent_run_id or callbacks.parent_run_id
-        else:
-            handlers += [each for each in callbacks or () if isinstance(each, LoopGuardCallbackHandler)]
-    found = {id(each): each for each in handlers if each is not None and each.guard is guard}
-    return list(found.values()), parent_run_id
-
-
-def refusal_by(
-    handlers: list[LoopGuardCallbackHandler], parent_run_id: UUID | None, call_id: str | None, tool: str
-) -> str | None:
-    """What the first handler that knows of a refused call says; None if the call may run."""
-    for handler in handlers:
-        text = handler.refusal(parent_run_id, call_id, tool)
-        if text is not None:
-            return text
-    return None
+            installed.reset(token)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
-from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper
 from langgraph.types import Command
 
@@ -18,7 +17,7 @@ from loopguard_langchain._guarded import refusable
 from loopguard_langchain._stop import LoopGuardStop
 from loopguard_langchain._surfaces import TOOL_CALL_WRAPPER
 from loopguard_langchain._tool_runs import ToolRun, tool_runs
-from loopguard_langchain.context import refusal_by, watching
+from loopguard_langchain._watchers import Watchers, ends_a_run
 
 OnStop = Literal["drain", "raise"]
 Answer = ToolMessage | Command[Any]
@@ -43,8 +42,11 @@ def tool_call_wrapper(guard: LoopGuard | PolicyLike = None, *, on_stop: OnStop =
     gate = _Gate(guard, on_stop)
 
     def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Answer]) -> Answer:
-        with gate.call(request) as refused:
-            return execute(request) if refused is None else refused
+        with gate.call(request) as call:
+            if call.answer is None:
+                call.answer = execute(request)
+        answer: Answer = call.answer
+        return answer
 
     return wrap
 
@@ -62,10 +64,36 @@ def async_tool_call_wrapper(guard: LoopGuard | PolicyLike = None, *, on_stop: On
     gate = _Gate(guard, on_stop)
 
     async def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Answer]]) -> Answer:
-        with gate.call(request) as refused:
-            return await execute(request) if refused is None else refused
+        with gate.call(request) as call:
+            if call.answer is None:
+                call.answer = await execute(request)
+        answer: Answer = call.answer
+        return answer
 
     return wrap
+
+
+class _Call:
+    """A call on its way through a wrapper.
+
+    Attributes:
+        id: Its id.
+        name: Its tool.
+        run: The run it belongs to; None where a handler looks after that, or nobody.
+        watchers: The handlers that do.
+        answer: What it returns.
+    """
+
+    def __init__(self, request: ToolCallRequest) -> None:
+        self.id = request.tool_call["id"] or ""
+        self.name = request.tool_call["name"]
+        self.run: ToolRun | None = None
+        self.watchers: Watchers | None = None
+        self.answer: Any = None
+
+    def said(self, text: str) -> ToolMessage:
+        """Something said in place of its result."""
+        return translate.refusal(self.id, self.name, text)
 
 
 class _Gate:
@@ -81,37 +109,46 @@ class _Gate:
         self.guard.attach(TOOL_CALL_WRAPPER)
 
     @contextmanager
-    def call(self, request: ToolCallRequest) -> Iterator[ToolMessage | None]:
-        """Around one call: its answer if it must not run, else None. On leaving, the run ends if it is to."""
-        call_id, name = request.tool_call["id"] or "", request.tool_call["name"]
-        run, text = self._ask(request) or (None, None)
-        refused = None if text is None else translate.refusal(call_id, name, text)
-        if run is None or refused is not None:
-            yield refused
-        else:
-            try:
-                with inside(run.session):
-                    yield None
-            except GraphInterrupt:
-                raise  # the call comes again when the graph is resumed
-            except BaseException:
-                self._answered(run, call_id)
+    def call(self, request: ToolCallRequest) -> Iterator[_Call]:
+        """Around one call. It has its answer already if it must not run; on leaving, the run ends if it is to."""
+        call = self._ask(request) or _Call(request)
+        run, refused = call.run, call.answer is not None
+        try:
+            with nullcontext() if run is None or refused else inside(run.session):
+                yield call
+        except Exception as error:
+            call.answer = self._last_words(call, error)
+            if call.answer is None:
                 raise
+        finally:
+            if run is not None:
+                self._answered(run, call.id)
         if run is not None:
-            self._answered(run, call_id)
-            self._raise(run, refused is not None)
+            self._raise(run, refused)
 
     @contained
-    def _ask(self, request: ToolCallRequest) -> tuple[ToolRun | None, str | None] | None:
-        """The run, unless a handler looks after it, and the text in place of the result, if the call must not run."""
+    def _ask(self, request: ToolCallRequest) -> _Call | None:
         if not self.guard.enabled:
             return None
-        call = request.tool_call
-        handlers, parent_run_id = watching(self.guard, request.runtime.config.get("callbacks"))
-        if handlers:
-            return None, refusal_by(handlers, parent_run_id, call["id"], call["name"])
-        run = self._runs.of(request)
-        return None if run is None else (run, run.session.refusal(call["id"], call["name"]))
+        call = _Call(request)
+        call.watchers = Watchers(self.guard, request.runtime.config.get("callbacks"))
+        if call.watchers:
+            text = call.watchers.refusal(call.id, call.name)
+        else:
+            call.run = self._runs.of(request)
+            text = None if call.run is None else call.run.session.refusal(call.id, call.name)
+        call.answer = None if text is None else call.said(text)
+        return call
+
+    @contained
+    def _last_words(self, call: _Call, error: Exception) -> ToolMessage | None:
+        """The answer to a call that ended this run from inside, so that the history is complete."""
+        if call.run is None:
+            text = None if call.watchers is None else call.watchers.last_words(call.id, error)
+        else:
+            stop = call.run.session.stop
+            text = stop.message if stop is not None and ends_a_run(error) and self._drains(call.run) else None
+        return None if text is None else call.said(text)
 
     @contained
     def _answered(self, run: ToolRun, call_id: str) -> None:

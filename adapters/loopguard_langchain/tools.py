@@ -16,7 +16,7 @@ from loopguard_core import LoopGuard, PolicyLike, as_guard, current_session
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._guarded import refusable
 from loopguard_langchain._surfaces import GUARDED_TOOLS
-from loopguard_langchain.context import refusal_by, watching
+from loopguard_langchain._watchers import Watchers
 
 
 class _Guards:
@@ -29,9 +29,19 @@ class _Guards:
         return self
 
     def refusal(self, tool: BaseTool, callbacks: Callbacks, call_id: str | None) -> Any:
+        """The answer to a call that must not run."""
+        return self._first(tool, call_id, lambda guard: _refusal(guard, tool, callbacks, call_id))
+
+    def last_words(self, tool: BaseTool, callbacks: Callbacks, call_id: str | None, error: Exception) -> Any:
+        """The answer to a call that ended the run it was made in."""
+        return self._first(
+            tool, call_id, lambda guard: Watchers(guard, callbacks, tool.callbacks).last_words(call_id, error)
+        )
+
+    def _first(self, tool: BaseTool, call_id: str | None, say: Callable[[LoopGuard], str | None]) -> Any:
         for guard in self.guards:
             try:
-                text = _refusal(guard, tool, callbacks, call_id)
+                text = say(guard)
             except Exception as error:  # noqa: BLE001  # a fault of ours must not keep a tool from running
                 guard.faults.note("guard_tools", error)
                 continue
@@ -97,7 +107,14 @@ def _guarded_class(kind: type[BaseTool]) -> type[BaseTool]:
             refused = self._loopguard.refusal(self, callbacks, tool_call_id)
             if refused is not None:
                 return refused
-            return super().run(tool_input, verbose, start_color, color, callbacks, tool_call_id=tool_call_id, **kwargs)
+            given = (tool_input, verbose, start_color, color, callbacks)
+            try:
+                return super().run(*given, tool_call_id=tool_call_id, **kwargs)
+            except Exception as error:
+                words = self._loopguard.last_words(self, callbacks, tool_call_id, error)
+                if words is None:
+                    raise
+                return words
 
         async def arun(
             self,
@@ -113,9 +130,14 @@ def _guarded_class(kind: type[BaseTool]) -> type[BaseTool]:
             refused = self._loopguard.refusal(self, callbacks, tool_call_id)
             if refused is not None:
                 return refused
-            return await super().arun(
-                tool_input, verbose, start_color, color, callbacks, tool_call_id=tool_call_id, **kwargs
-            )
+            given = (tool_input, verbose, start_color, color, callbacks)
+            try:
+                return await super().arun(*given, tool_call_id=tool_call_id, **kwargs)
+            except Exception as error:
+                words = self._loopguard.last_words(self, callbacks, tool_call_id, error)
+                if words is None:
+                    raise
+                return words
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(Guarded, name, getattr(kind, name))
@@ -125,9 +147,9 @@ def _guarded_class(kind: type[BaseTool]) -> type[BaseTool]:
 def _refusal(guard: LoopGuard, tool: BaseTool, callbacks: Callbacks, call_id: str | None) -> str | None:
     if not guard.enabled:
         return None
-    handlers, parent_run_id = watching(guard, callbacks, tool.callbacks)
-    if handlers:
-        return refusal_by(handlers, parent_run_id, call_id, tool.name)
+    watchers = Watchers(guard, callbacks, tool.callbacks)
+    if watchers:
+        return watchers.refusal(call_id, tool.name)
     session = current_session()
     if session is None or guard.live(session.id) is not session:  # else a middleware or a wrapper let it through
         text = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
 
 from loopguard_core._errors import LoopGuardError
 from loopguard_core.cli import adapters, plugins, policy, replay
@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="loopguard", description="Stops AI agents that are stuck in a loop.")
+    parser.add_argument("--version", action="version", version=f"loopguard-core {version('loopguard-core')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for module in (replay, policy, plugins, adapters):
         module.add_parser(commands)

@@ -50,7 +50,7 @@ class ObservedCall:
         """Drop what a hostile model could have made large."""
         self.arguments = None
         if len(self.text) > _SMALL:
-            self.tool, self.text = self.tool_key, ""
+            self.tool, self.text, self.call_id = self.tool_key, "", ""
 
 
 @dataclass(frozen=True, slots=True)

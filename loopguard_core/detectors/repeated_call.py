@@ -19,7 +19,7 @@ from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import changed
 from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
 
-MAX_IDENTITIES = 80
+MAX_IDENTITIES = 72
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
 
 MAX_TOOLS = 64

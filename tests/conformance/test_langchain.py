@@ -2,7 +2,7 @@
 
 import pytest
 
-from loopguard_core.testing.conformance import Case, cases
+from loopguard_core.testing.conformance import SCRIPTS, Case, cases
 
 pytest.importorskip("langchain_openai")
 
@@ -41,7 +41,11 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize("case", cases(*DRIVERS, *ALONE), ids=str)
+# Its second turn asks for no tool, and nothing but tools is seen by a wrapper alone.
+SEEN = [script for script in SCRIPTS if script.name != "the turn after a stop"]
+
+
+@pytest.mark.parametrize("case", [*cases(*DRIVERS), *cases(*ALONE, scripts=SEEN)], ids=str)
 def test_conformance(case: Case) -> None:
     """Every script the surface can show holds on it."""
     case.run()

@@ -969,8 +969,9 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 sys.path.insert(0, TESTS)
+import loopguard_langchain
 import scripted
-from loopguard_langchain import LoopGuardCallbackHandler, LoopGuardStop
+from loopguard_langchain import LoopGuardCallbackHandler, LoopGuardStop, guard_tools, loop_guard_callback
 
 tool, guard = scripted.Counting(), scripted.Watched()
 for on_stop in ("raise", "drain"):
@@ -979,10 +980,18 @@ for on_stop in ("raise", "drain"):
         scripted.hand_loop(scripted.Scripted(), tool.tool, {"callbacks": [handler]})
     except LoopGuardStop as stop:
         print(stop.reason, tool.count, guard.reasons)
+tool, guard = scripted.Counting(), scripted.Watched()
+(guarded,) = guard_tools([tool.tool], guard)
 try:
-    from loopguard_langchain import LoopGuardMiddleware
-except ImportError as error:
-    print(error)
+    with loop_guard_callback(guard):
+        scripted.hand_loop(scripted.Scripted(), guarded)
+except LoopGuardStop as stop:
+    print(stop.reason, tool.count, guard.reasons)
+for name in ("LoopGuardMiddleware", "tool_call_wrapper", "async_tool_call_wrapper"):
+    try:
+        getattr(loopguard_langchain, name)
+    except ImportError as error:
+        print(error)
 assert not {"langchain", "langgraph"} & set(sys.modules)
 """
 
@@ -991,7 +1000,9 @@ def test_langchain_core_is_enough():
     code = f"TESTS = {str(Path(__file__).parent)!r}\n{CORE_ALONE}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    first, second, refused = done.stdout.splitlines()
+    first, second, guarded, *refused = done.stdout.splitlines()
     assert first == "doom_loop 5 ['doom_loop']"
     assert second == "doom_loop 10 ['doom_loop', 'doom_loop']"
-    assert "pip install 'loopguard-core[langchain]'" in refused
+    assert guarded == "doom_loop 2 ['doom_loop']"
+    assert len(refused) == 3
+    assert all("pip install 'loopguard-core[langchain]'" in line for line in refused)

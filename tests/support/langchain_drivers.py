@@ -27,7 +27,7 @@ from loopguard_langchain import (
 )
 from loopguard_langchain._surfaces import CALLBACK, GUARDED_TOOLS, MIDDLEWARE, TOOL_CALL_WRAPPER
 
-from loopguard_core import Surface
+from loopguard_core import LoopGuard, Surface
 from loopguard_core.testing.conformance import Agent, Conversation, ToolSpec, Turn
 from loopguard_core.testing.conformance._driver import PARAMETERS
 
@@ -128,6 +128,23 @@ class GraphConversation:
             if isinstance(message, AIMessage):
                 message.invalid_tool_calls = []
         return list(convert_to_openai_messages(messages))
+
+
+class UnseenEnds(GraphConversation):
+    """A thread on a surface that sees no healthy run end: after the last turn the test says that it did."""
+
+    def __init__(self, guard: LoopGuard, graph: Any, thread: str, mode: Mode, *, complete: bool) -> None:
+        super().__init__(graph, thread, mode, {})
+        self._guard, self._thread, self._complete = guard, thread, complete
+
+    def history(self) -> Sequence[Mapping[str, Any]] | None:
+        for session in reversed(list(self._guard._live.values())):
+            outermost = session
+            while outermost.parent is not None:
+                outermost = outermost.parent
+            if outermost.origin.framework_run_id == self._thread:
+                session.end()
+        return super().history() if self._complete else None
 
 
 class _GraphDriver:
@@ -244,8 +261,11 @@ class ToolNodeDriver(_GraphDriver):
             awrap_tool_call=async_tool_call_wrapper(agent.guard, on_stop=self._on_stop),
         )
         graph = _graph(self._kind, chat(agent.base_url, agent.model), tools, node)
-        if not outermost or self._handler is None:
+        if not outermost:
             return self._open(graph)
+        if self._handler is None:
+            complete = self._on_stop == "drain"
+            return lambda: UnseenEnds(agent.guard, graph, str(next(self._threads)), self._how, complete=complete)
         return self._open(graph, callbacks=[LoopGuardCallbackHandler(agent.guard, on_stop=self._handler)])
 
 
@@ -266,7 +286,6 @@ class GuardedToolsDriver(_GraphDriver):
     def features(self) -> frozenset[str]:
         stop = {"history"} if self._on_stop == "drain" else {"raise"}
         cost = {"cost"} if self._how in ("invoke", "ainvoke") else set()
-        # A loop on an unknown tool is drained by tools that start, which an unknown one does not; a limit's is not.
         return frozenset({"usage", "unknown_tool", "tool_errors", "nested", "approval", *stop, *cost})
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
