@@ -59,11 +59,7 @@ class Scripted(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         done = sum(isinstance(message, AIMessage) for message in messages)
-        calls = (
-            [{"name": "search", "args": {"query": f"question {done}"}, "id": f"c{done}"}]
-            if done < ROUNDS
-            else []
-        )
+        calls = [{"name": "search", "args": {"query": f"question {done}"}, "id": f"c{done}"}] if done < ROUNDS else []
         usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
         message = AIMessage(content="", tool_calls=calls, usage_metadata=usage)
         return ChatResult(generations=[ChatGeneration(message=message)])

@@ -115,7 +115,7 @@ class TestAlone:
         assert guard.ends[0].turns == 6
         assert not unanswered(graph.get_state(thread()).values["messages"])
 
-    @pytest.mark.parametrize
+    @pytest.mark.parametrize(
         ("limits", "ran", "asked"), [({"turns": 4}, 4, 4), ({"tokens": 50}, 4, 4), ({"tool_calls": 3}, 3, 4)]
     )
     @pytest.mark.parametrize("on_stop", ["drain", "raise"])
