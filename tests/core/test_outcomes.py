@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopguard_core import Decision, LoopGuard, Session, ToolCall
+from loopguard_core import Action, Decision, LoopGuard, Session, ToolCall
 
 CALL = ToolCall("1", "tool", {"n": 1})
 MISSING = object()
@@ -517,3 +517,11 @@ def test_long_transcripts_are_what_the_prose_says() -> None:
         longest.append(follow(transcript))
     assert sum(streak >= 6 for streak in longest) > 60
     assert sum(streak >= 3 for streak in longest) > 200
+
+
+def test_a_tool_whose_output_names_loopguard_is_judged_like_any_other() -> None:
+    """Only the text that stands in place of a result is no result: a tool may well read our logs."""
+    session = LoopGuard().session()
+    for number in range(10):
+        assert session.begin_round([ToolCall("1", "tail_log", {})])[0].action is not Action.BLOCK
+        session.record_result("1", f"12:00:0{number} [loopguard] policy event {number}")

@@ -498,3 +498,17 @@ def test_a_stream_that_is_let_go_late_does_not_end_the_run_that_goes_on(way):
     assert seen.reasons.count("doom_loop") == 1
     assert seen.ends[-1].turns == 6
     assert seen.live == 0
+
+
+def test_what_a_graph_streams_can_be_printed():
+    """LangGraph copies what a node returns with `type(value)(items)` to print it."""
+    import dataclasses
+
+    from langgraph.types import Command
+
+    seen = watched()
+    agent = guarded(ScriptedModel(script=different(2)), [Counted()], seen)
+    for chunk in agent.stream(ask(), stream_mode="values"):
+        repr(chunk)
+        repr(Command(update=chunk))
+        dataclasses.asdict(Command(update=chunk))
