@@ -155,7 +155,18 @@ class RunnerDriver(_SdkDriver):
 
     surface = RUNNER
     features = frozenset(
-        {"history", "usage", "cost", "unknown_tool", "tool_errors", "nested", "approval", "on_stop", "raise"}
+        {
+            "history",
+            "usage",
+            "cost",
+            "unknown_tool",
+            "invalid_json",
+            "tool_errors",
+            "nested",
+            "approval",
+            "on_stop",
+            "raise",
+        }
     )
 
     def options(self, agent: Agent) -> tuple[Any, dict[str, Any]]:
@@ -182,7 +193,7 @@ class HooksDriver(_SdkDriver):
     """LoopGuardHooks in the SDK's own Runner."""
 
     surface = HOOKS
-    features = frozenset({"history", "usage", "cost", "unknown_tool", "nested", "raise"})
+    features = frozenset({"history", "usage", "cost", "unknown_tool", "invalid_json", "nested", "raise"})
 
     def options(self, agent: Agent) -> tuple[Any, dict[str, Any]]:
         return Runner, {"hooks": LoopGuardHooks(agent.guard)}
