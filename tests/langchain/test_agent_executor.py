@@ -6,9 +6,10 @@ import pytest
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
+from loopguard_langchain import LoopGuardCallbackHandler, LoopGuardStop, guard_tools
+
 from loopguard_core import LoopGuard
 from loopguard_core.testing import Recorder, ScriptedServer, gives_up_when_refused, never_listens
-from loopguard_langchain import LoopGuardCallbackHandler, LoopGuardStop, guard_tools
 
 classic = pytest.importorskip("langchain_classic.agents")
 
