@@ -7,7 +7,9 @@ from typing import Any
 import xxhash
 
 _LENGTH = 40
-_LONG = 128
+SHORT_ID = 128
+"""Characters up to which a call's id is kept as it is."""
+
 _MAX_COUNT = 2**53
 
 
@@ -22,7 +24,7 @@ def bounded_key(name: Any) -> str:
 def call_key(call_id: Any) -> str:
     """An id as it is, cut only where it is so long that keeping it would cost memory."""
     key = call_id if type(call_id) is str else str(call_id)
-    return key if len(key) <= _LONG else bounded_key(key)
+    return key if len(key) <= SHORT_ID else bounded_key(key)
 
 
 def count(value: Any) -> int:

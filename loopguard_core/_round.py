@@ -43,12 +43,18 @@ class OpenRound:
         self._spare = MAX_CALLS - len(calls)
 
     def expect(self, call_id: str, call: ObservedCall, *, duplicate: bool) -> None:
-        """Wait for the result of a followed call; of its duplicates only as many are waited for as fit."""
+        """Wait for the result of a followed call; of its duplicates only as many are waited for as fit.
+
+        Args:
+            call_id: As `call_key` gives it.
+            call: The call.
+            duplicate: Whether its identity is waited for already.
+        """
         if duplicate:
             if self._spare <= 0:
                 return
             self._spare -= 1
-        self._add(call_key(call_id), _Slot(call))
+        self._add(call_id, _Slot(call))
 
     def _add(self, key: str, slot: _Slot) -> None:
         last = self._slots.setdefault(key, slot)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from loopguard_core import _messages
-from loopguard_core._bounded import call_key
+from loopguard_core._bounded import SHORT_ID, call_key
 from loopguard_core._calls import Identifier
 from loopguard_core._faults import Faults
 from loopguard_core._identity import display_name
@@ -153,7 +153,9 @@ class Scorer:
             observed = None
             try:
                 observed = self._identifier.observe(call)
-                call_id = call_key(call.id)
+                call_id = call.id
+                if type(call_id) is not str or len(call_id) > SHORT_ID:
+                    call_id = call_key(call_id)
             except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
                 self._faults.note("identity", error)
                 call_id = _id_of(call)
