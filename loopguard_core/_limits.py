@@ -10,10 +10,9 @@ from typing import Any
 
 from loopguard_core._bounded import count as _count
 from loopguard_core._policy import Limits
-from loopguard_core._types import EndReason, Usage
+from loopguard_core._types import TOKEN_FIELDS, EndReason, Usage
 
 _MAX_DIGITS = 100
-_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "total_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Counters:
 
     def add(self, usage: Usage) -> None:
         """Add what a model call used; unknown parts stay unknown."""
-        for name in _TOKENS:
+        for name in TOKEN_FIELDS:
             value = getattr(usage, name)
             if value is not None:
                 self._tokens[name] = self._tokens.get(name, 0) + max(0, value)
@@ -101,7 +100,7 @@ class Counters:
         try:
             numbers = {name: _count(state[name]) for name in ("turns", "tool_calls", "model_calls", "spent_tokens")}
             tokens = {name: _count(value) for name, value in dict(state["tokens"]).items()}
-            if not set(tokens) <= set(_TOKENS):
+            if not set(tokens) <= set(TOKEN_FIELDS):
                 raise ValueError("unknown kind of tokens")
             cost = None if state["cost"] is None else _dollars(state["cost"])
         except (KeyError, TypeError, InvalidOperation) as error:

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, Self, get_args
 
 from loopguard_core import _messages
-from loopguard_core._bounded import bounded_key, call_key
 from loopguard_core._contained import contained, nothing
 from loopguard_core._errors import LoopGuardStop
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
+from loopguard_core._refusals import Refusals
 from loopguard_core._scoring import ScoredCall, ScoredRound
 from loopguard_core._session_state import NOTHING, SessionState
 from loopguard_core._types import Action, Channel, Decision, Directive, EndReason, Stop, ToolCall, Usage, Verdict
@@ -39,22 +39,6 @@ def _unscored(calls: Sequence[ToolCall], *_: Any, **__: Any) -> list[Decision]:
         return [_UNSCORED] * len(calls)
     except Exception:  # noqa: BLE001  # not even a list
         return []
-
-
-_WORDED = 4  # refusals of one round that keep their own words; the rest share a short text
-
-
-def _told(scored: ScoredRound, decisions: Sequence[Decision]) -> list[tuple[str, str, str | None]]:
-    """Id, tool and refusal of every call of a round, small enough to keep while it runs."""
-    told: list[tuple[str, str, str | None]] = []
-    worded = 0
-    for row, decision in zip(scored.calls, decisions, strict=True):
-        message = decision.message
-        if message is not None:
-            worded += 1
-            message = message if worded <= _WORDED else _messages.not_executed_again()
-        told.append((row.id, "" if row.observed is None else row.observed.tool_key, message))
-    return told
 
 
 class Session(SessionState):
@@ -250,8 +234,8 @@ class Session(SessionState):
         if scored.fired:
             self._act_on(scored)
         decisions = [self._answer(row) for row in scored.calls]
-        if self._refused is not None:  # only then, so that a healthy round does not pay for it
-            self._refused = _told(scored, decisions)
+        if self._refuses:  # only then, so that a healthy round does not pay for it
+            self._refused = Refusals(scored, decisions)
         for call in scored.followed:
             call.shrink()
         return decisions
@@ -272,7 +256,7 @@ class Session(SessionState):
         elif not self.budget.take_tool_call():
             message = _messages.call_over_limit()
         if message is not None:
-            self._refused = []
+            self._refuses = True
         streak = 0
         if observed is not None:
             streak = observed.streak
@@ -316,15 +300,7 @@ class Session(SessionState):
         Returns:
             The text if the call of the running round must not run, None if it may.
         """
-        if self._refused is None or not (call_id or tool):
-            return None
-        id_key, tool_key = call_key(call_id or ""), bounded_key(tool or "")
-        found = [
-            message
-            for known, name, message in self._refused
-            if (not call_id or known == id_key) and (not tool or name in ("", tool_key))
-        ]
-        return found[0] if found and None not in found else None
+        return None if self._refused is None or not (call_id or tool) else self._refused.of(call_id, tool)
 
     # -- what happens in between -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from loopguard_core._budget import Budget
 from loopguard_core._effects import Effects
 from loopguard_core._events import SessionEnd
 from loopguard_core._limits import Breach
+from loopguard_core._refusals import Refusals
 from loopguard_core._round import OpenRound
 from loopguard_core._scoring import Effect, Scorer
 from loopguard_core._types import Directive, Stop, Usage, Verdict
@@ -79,7 +80,8 @@ class SessionState:
         self._escalation_model = escalation_model
         self._effects = Effects(guard.policy.escalation.max if escalation_model is not None else 0)
         self._open = OpenRound()
-        self._refused: list[tuple[str, str, str | None]] | None = None
+        self._refuses = False
+        self._refused: Refusals | None = None
         self._stop: Stop | None = None
         self._directive: Directive | None = None
         self._ended: SessionEnd | None = None
@@ -187,7 +189,7 @@ class SessionState:
     # -- rounds and pauses -------------------------------------------------------------------------------------
 
     def _close_round(self) -> None:
-        self._refused = None
+        self._refuses, self._refused = False, None
         calls = self._open.close()
         if calls:
             for detector in self._scorer.detectors:

@@ -57,7 +57,7 @@ class ToolCall:
 
 
 _MOST_TOKENS = 2**53
-_TOKEN_FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "total_tokens")
+TOKEN_FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "total_tokens")
 
 
 def _amount(value: object) -> Decimal | None:
@@ -103,7 +103,7 @@ class Usage:
         # Providers report what they like, and none of it may end a run.
         if self.cost is not None:
             object.__setattr__(self, "cost", _amount(self.cost))
-        for name in _TOKEN_FIELDS:
+        for name in TOKEN_FIELDS:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value > _MOST_TOKENS):
                 object.__setattr__(self, name, _tokens(value))
