@@ -6,27 +6,20 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from loopguard_core._policy import Policy
-from loopguard_core._policy_file import load_policy, read_policy_file, resolve_policy
 from loopguard_core._types import Action, Verdict
 from loopguard_core.cli._console import Terminal
+from loopguard_core.cli._recordings import complain, expanded, named_policy, printable, watched
 from loopguard_core.transcripts import Replayed, TranscriptError, guard_for_replay, play, read_transcript
 
 OK, UNREADABLE = 0, 2
-
-_SUFFIXES = {".json", ".jsonl"}
-_MANY = 8
-"""Files from which a progress bar is worth its line."""
 
 _STYLES = {
     Action.OBSERVE: "dim",
@@ -48,7 +41,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="a recorded conversation (OpenAI chat messages as JSON or JSONL), or a directory of *.json and *.jsonl",
+        help="a recorded conversation (chat messages, Responses items, Anthropic or LangChain messages), or a directory"
+        " of *.json and *.jsonl",
     )
     parser.add_argument("--policy", metavar="F", help="policy file; by default the one loopguard finds")
     parser.add_argument(
@@ -66,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0, or 2 if a file could not be read; the others are replayed all the same.
     """
-    files, failed = _expanded(args.files)
+    files, failed = expanded(args.files, complain=_complain)
     printer: _Json | _Tables = _Json() if args.format == "json" else _Tables()
-    with guard_for_replay(_policy(args.policy, args.preset)) as guard:
-        for file in _watched(files, hidden=args.format == "json" and sys.stdout.isatty()):
+    with guard_for_replay(named_policy(args.policy, args.preset)) as guard:
+        for file in watched(files, "replay", hidden=args.format == "json" and sys.stdout.isatty()):
             try:
                 replayed = play(read_transcript(file), guard)
             except TranscriptError as error:
@@ -81,47 +75,8 @@ def run(args: argparse.Namespace) -> int:
     return UNREADABLE if failed else OK
 
 
-def _policy(file: str | None, preset: str | None) -> Policy:
-    if preset is None:
-        return resolve_policy() if file is None else load_policy(file)
-    if file is None:
-        return Policy.from_mapping({"preset": preset}, "--preset")
-    written, source = read_policy_file(file)
-    return Policy.from_mapping({**written, "preset": preset}, source)
-
-
-def _expanded(named: Iterable[str]) -> tuple[list[str], int]:
-    """The files in order, those of directories sorted, and how many directories gave none."""
-    files: list[str] = []
-    failed = 0
-    for name in named:
-        found: list[str] | None = None
-        try:
-            if Path(name).is_dir():
-                within = (file for file in Path(name).iterdir() if file.suffix.lower() in _SUFFIXES)
-                found = sorted(str(file) for file in within if not file.is_dir())
-        except OSError:
-            pass  # read as a file, it says why
-        if found == []:
-            _complain(f"{name}: holds no *.json or *.jsonl")
-            failed += 1
-        files.extend([name] if found is None else found)
-    return files, failed
-
-
 def _complain(text: str) -> None:
-    print(f"loopguard replay: {_printable(text)}", file=sys.stderr)
-
-
-def _watched(files: Sequence[str], *, hidden: bool) -> Iterator[str]:
-    """The files, with a progress bar on a terminal. `hidden` where the bar and the output would share the screen."""
-    if hidden or len(files) < _MANY or not sys.stderr.isatty():
-        yield from files
-        return
-    columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Standard output is left alone: rich would send it to standard error.
-    with Progress(*columns, console=Terminal(stderr=True), transient=True, redirect_stdout=False) as progress:
-        yield from progress.track(files)
+    complain("replay", text)
 
 
 class _Json:
@@ -197,7 +152,7 @@ class _Tables:
 
 def _heading(file: str, replayed: Replayed) -> Text:
     heading = Text.assemble(
-        (_printable(file), "bold"),
+        (printable(file), "bold"),
         f"  {_counted(replayed.rounds, 'round')}, {_counted(replayed.messages, 'message')}, ",
         (replayed.ended, "green" if replayed.stop is None else "bold red"),
     )
@@ -237,8 +192,8 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
             _span(first.streak, last.streak),
             Text(first.action.value, style=_STYLES[first.action]),
             # Names from plugins and models are shown as they are, never read as markup.
-            Text(_printable(first.detector)),
-            Text(_printable(_subject(first))),
+            Text(printable(first.detector)),
+            Text(printable(_subject(first))),
         )
     return table
 
@@ -255,10 +210,3 @@ def _subject(verdict: Verdict) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _printable(text: str) -> str:
-    """`text` without what could drive a terminal, in characters that the output can hold."""
-    safe = "".join(char if char.isprintable() else "?" for char in text)
-    encoding = sys.stdout.encoding or "utf-8"
-    return safe.encode(encoding, "replace").decode(encoding)

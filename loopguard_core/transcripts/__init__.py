@@ -12,6 +12,7 @@ print(replayed.ended, [verdict.action for verdict in replayed.verdicts])
 
 from __future__ import annotations
 
+from loopguard_core.transcripts._labels import LABEL_SUFFIX, PASSED, Judgement, Label, Saved, find_label, judge
 from loopguard_core.transcripts._model import (
     AssistantMessage,
     Document,
@@ -23,22 +24,36 @@ from loopguard_core.transcripts._model import (
     UserMessage,
 )
 from loopguard_core.transcripts._player import Replayed, guard_for_replay, play
-from loopguard_core.transcripts._reading import READERS, Reader, parse_transcript, read_transcript
+from loopguard_core.transcripts._reading import (
+    READERS,
+    Reader,
+    parse_transcript,
+    read_recording,
+    read_transcript,
+)
 
 __all__ = [
+    "LABEL_SUFFIX",
+    "PASSED",
     "READERS",
     "AssistantMessage",
     "Document",
+    "Judgement",
+    "Label",
     "Message",
     "Reader",
     "Replayed",
+    "Saved",
     "SystemMessage",
     "ToolResult",
     "Transcript",
     "TranscriptError",
     "UserMessage",
+    "find_label",
     "guard_for_replay",
+    "judge",
     "parse_transcript",
     "play",
+    "read_recording",
     "read_transcript",
 ]

@@ -39,6 +39,10 @@ class Replayed:
     stop_round: int | None = None
 
 
+# What loopguard, or the program around the model, told it in the user's place is no user's word.
+_NOT_THE_USER = (OWN_WORDS, "[system", "<system")
+
+
 def guard_for_replay(policy: Policy) -> LoopGuard:
     """A guard that makes the same of a recording each time and everywhere.
 
@@ -70,8 +74,8 @@ def play(transcript: Transcript, guard: LoopGuard) -> Replayed:
             player.assistant(message)
         elif isinstance(message, ToolResult):
             session.record_result(message.call_id, message.output, message.is_error)
-        elif isinstance(message, UserMessage) and not message.content.lstrip().startswith(OWN_WORDS):
-            session.user_turn()  # what loopguard itself told the model is no user's word
+        elif isinstance(message, UserMessage) and not message.content.lstrip().startswith(_NOT_THE_USER):
+            session.user_turn()
     end = session.end()
     return Replayed(
         id=transcript.id,
@@ -102,7 +106,10 @@ class _Player:
         self._note_stop()
         self._feed(message.reasoning, "reasoning")
         self._feed(message.content, "content")
-        self._take((session.end_message(message.finish_reason),))
+        session.feed_text("", "content")  # an empty message is known to be empty
+        # A recording knows whether calls follow, also where it does not say why the message ended.
+        reason = message.finish_reason or ("tool_calls" if message.calls else "stop")
+        self._take((session.end_message(reason),))
         session.after_model_call(message.model, message.usage)
         if message.calls:
             self.rounds += 1

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
-from loopguard_core.transcripts import openai_chat
+from loopguard_core.transcripts import anthropic_messages, langchain_messages, openai_chat, openai_responses
 from loopguard_core.transcripts._model import Document, Transcript, TranscriptError
 
 MAX_BYTES = 200_000_000
@@ -35,8 +35,10 @@ class Reader(Protocol):
         """
 
 
-READERS: tuple[Reader, ...] = (openai_chat,)
-"""The forms this release reads, the stricter ones first."""
+READERS: tuple[Reader, ...] = (langchain_messages, openai_responses, anthropic_messages, openai_chat)
+"""The forms this release reads, the stricter ones first: the first one that recognizes a recording reads it.
+
+The first three recognize only what no other form has; chat messages are what is left."""
 
 
 def read_transcript(path: str | os.PathLike[str]) -> Transcript:
@@ -48,9 +50,32 @@ def read_transcript(path: str | os.PathLike[str]) -> Transcript:
     Raises:
         TranscriptError: It cannot be read. The text names file, line where known, and reason.
     """
+    return read_recording(path)[1]
+
+
+def read_recording(path: str | os.PathLike[str]) -> tuple[Document, Transcript]:
+    """Read one recorded conversation, and keep what else its file says.
+
+    Raises:
+        TranscriptError: As `read_transcript`.
+    """
     file = os.fspath(path)
     try:
-        return parse_transcript(_content(Path(file)))
+        document = parse_document(_content(Path(file)))
+        return document, transcript_of(document)
+    except TranscriptError as error:
+        raise TranscriptError(error.reason, line=error.line, file=file) from None
+
+
+def read_document(path: str | os.PathLike[str]) -> Document:
+    """Read a JSON or JSONL file that is no conversation.
+
+    Raises:
+        TranscriptError: As `read_transcript`.
+    """
+    file = os.fspath(path)
+    try:
+        return parse_document(_content(Path(file)))
     except TranscriptError as error:
         raise TranscriptError(error.reason, line=error.line, file=file) from None
 
@@ -61,7 +86,24 @@ def parse_transcript(content: bytes) -> Transcript:
     Raises:
         TranscriptError: It cannot be read.
     """
-    document = _document(_decoded(content))
+    return transcript_of(parse_document(content))
+
+
+def parse_document(content: bytes) -> Document:
+    """Parse a file, whatever it holds.
+
+    Raises:
+        TranscriptError: It is neither JSON nor JSONL in UTF-8.
+    """
+    return _document(_decoded(content))
+
+
+def transcript_of(document: Document) -> Transcript:
+    """The conversation in a parsed file, read by the first reader that recognizes it.
+
+    Raises:
+        TranscriptError: None does, or it is not what it looks like.
+    """
     for reader in READERS:
         if reader.recognizes(document):
             return reader.read(document)

@@ -16,12 +16,11 @@ What recorders do differently is taken as it comes:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from loopguard_core._types import ToolCall, Usage
+from loopguard_core._types import ToolCall
+from loopguard_core.transcripts._envelope import opened, read_each
 from loopguard_core.transcripts._model import (
     AssistantMessage,
     Document,
@@ -32,10 +31,20 @@ from loopguard_core.transcripts._model import (
     TranscriptError,
     UserMessage,
 )
+from loopguard_core.transcripts._values import (
+    Unanswered,
+    identifier,
+    joined,
+    kind,
+    reasoning_text,
+    rows,
+    text_or_none,
+    tool_output,
+    usage,
+)
 
 NAME = "OpenAI chat messages"
 
-_MAX_COUNT = 10**15  # no model call has more tokens; a hostile integer may have thousands of digits
 # Other providers' ways to put calls into the content. To pass over them would be to find nothing, and not say so.
 _FOREIGN_PARTS = frozenset({"tool_use", "tool_result", "tool-call", "tool-result", "function_call", "functionCall"})
 
@@ -53,32 +62,9 @@ def read(document: Document) -> Transcript:
     Raises:
         TranscriptError: It holds several conversations, or something that is no message.
     """
-    conversations = [
-        (line, member) for line, member in document.members() if isinstance(member, dict) and "messages" in member
-    ]
-    if not conversations:
-        return _conversation(None, None, document)
-    if len(conversations) > 1:
-        each = ", one a line" if document.lines else ""
-        raise TranscriptError(f"holds {len(conversations)} conversations{each}; put each into a file of its own")
-    line, found = conversations[0]
-    if isinstance(document.value, list) and len(document.value) > 1:
-        raise TranscriptError("holds a conversation and other things beside it", line=line)
-    if not isinstance(found["messages"], list):
-        raise TranscriptError("`messages` is not a list", line=line)
-    return _conversation(_identifier(found.get("id")), _text_or_none(found.get("model")), Document(found["messages"]))
-
-
-def _conversation(transcript_id: str | None, model: str | None, messages: Document) -> Transcript:
-    reader = _MessageReader(model)
-    read: list[Message] = []
-    for number, (line, message) in enumerate(messages.members(), 1):
-        try:
-            read.extend(reader.read(message))
-        except TranscriptError as error:
-            subject = "this" if line else f"message {number}"
-            raise TranscriptError(f"{subject} {error.reason}", line=line) from None
-    return Transcript(transcript_id, tuple(read))
+    fields, messages = opened(document)
+    reader = _MessageReader(text_or_none(fields.get("model")))
+    return Transcript(identifier(fields.get("id")), read_each(messages, reader.read))
 
 
 class _MessageReader:
@@ -91,7 +77,7 @@ class _MessageReader:
     def __init__(self, model: str | None) -> None:
         self._model = model
         self._responses = 0
-        self._unanswered = _Unanswered(())
+        self._unanswered = Unanswered()
 
     def read(self, message: Any) -> Iterator[Message]:
         """Nothing for a role that is not known.
@@ -105,7 +91,7 @@ class _MessageReader:
         if not isinstance(role, str):
             raise TranscriptError("is not a chat message: it has no `role`")
         content = message.get("content")
-        if isinstance(content, list) and any(_kind(part) in _FOREIGN_PARTS for part in content):
+        if isinstance(content, list) and any(kind(part) in _FOREIGN_PARTS for part in content):
             raise TranscriptError(
                 "holds a tool call or result as a part of its content, which is not the OpenAI chat form"
             )
@@ -114,135 +100,57 @@ class _MessageReader:
         elif role in ("tool", "function"):
             yield self._result(message)
         elif role == "user":
-            yield UserMessage(_text(content))
+            yield UserMessage(joined(content))
         elif role in ("system", "developer"):
-            yield SystemMessage(_text(content))
+            yield SystemMessage(joined(content))
 
     def _assistant(self, message: Mapping[str, Any]) -> AssistantMessage:
         self._responses += 1
-        calls = self._calls(message)
-        self._unanswered = _Unanswered(calls)
+        calls = calls_of(message, self._responses)
+        self._unanswered = Unanswered(calls)
         return AssistantMessage(
-            content=_text(message.get("content")) or _text(message.get("refusal")),
-            reasoning=_text(message.get("reasoning_content")) or _text(message.get("reasoning")),
+            content=joined(message.get("content")) or joined(message.get("refusal")),
+            reasoning=_reasoning(message),
             calls=calls,
-            finish_reason=_text_or_none(message.get("finish_reason")),
-            usage=_usage(message.get("usage")),
-            model=_text_or_none(message.get("model")) or self._model,
+            finish_reason=text_or_none(message.get("finish_reason")),
+            usage=usage(message.get("usage"), "prompt_tokens", "completion_tokens"),
+            model=text_or_none(message.get("model")) or self._model,
         )
 
-    def _calls(self, message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
-        entries = message.get("tool_calls") or []
-        if not isinstance(entries, list):
-            raise TranscriptError("has `tool_calls` that are no list")
-        if not entries and isinstance(message.get("function_call"), dict):
-            entries = [{"function": message["function_call"]}]
-        return tuple(self._call(entry, place) for place, entry in enumerate(entries, 1))
-
-    def _call(self, entry: Any, place: int) -> ToolCall:
-        if not isinstance(entry, dict):
-            raise TranscriptError("has a tool call that is no object")
-        # Custom tools take free text; some recorders leave out the level between.
-        called = next((entry[kind] for kind in ("function", "custom") if isinstance(entry.get(kind), dict)), entry)
-        name = called.get("name")
-        arguments = next((called[key] for key in ("arguments", "input", "args") if key in called), None)
-        call_id = _identifier(entry.get("id")) or f"call-{self._responses}.{place}"
-        return ToolCall(call_id, name if isinstance(name, str) else "", arguments)
-
     def _result(self, message: Mapping[str, Any]) -> ToolResult:
-        call_id = _identifier(message.get("tool_call_id"))
-        answered = self._unanswered.take(call_id, _text_or_none(message.get("name")))
-        return ToolResult(call_id or answered or "", _output(message.get("content")))
+        call_id = identifier(message.get("tool_call_id"))
+        answered = self._unanswered.take(call_id, text_or_none(message.get("name")))
+        return ToolResult(call_id or answered or "", tool_output(message.get("content")))
 
 
-class _Unanswered:
-    """The calls of a round that wait for their results; quick also for a round of very many.
+def calls_of(message: Mapping[str, Any], response: int) -> tuple[ToolCall, ...]:
+    """The tool calls of an assistant message.
 
     Args:
-        calls: The calls, in order.
+        message: The message.
+        response: Its number among the assistant messages, for calls without an id.
+
+    Raises:
+        TranscriptError: What should be calls is something else.
     """
-
-    def __init__(self, calls: Sequence[ToolCall]) -> None:
-        self._calls = calls
-        self._taken: set[int] = set()
-        self._queues: dict[tuple[str, str], deque[int]] = {}
-        for place, call in enumerate(calls):
-            for queue in (("id", call.id), ("name", call.name), ("any", "")):
-                self._queues.setdefault(queue, deque()).append(place)
-
-    def take(self, call_id: str | None, name: str | None) -> str | None:
-        """The id of the call a result answers: the one it names, else the next of that tool, else the next."""
-        if call_id is not None:
-            queues = [("id", call_id)]
-        else:
-            queues = [("any", "")] if name is None else [("name", name), ("any", "")]
-        for queue in (self._queues.get(key, deque()) for key in queues):
-            while queue:
-                place = queue.popleft()
-                if place not in self._taken:
-                    self._taken.add(place)
-                    return self._calls[place].id
-        return None
+    entries = message.get("tool_calls") or []
+    if not isinstance(entries, list):
+        raise TranscriptError("has `tool_calls` that are no list")
+    if not entries and isinstance(message.get("function_call"), dict):
+        entries = [{"function": message["function_call"]}]
+    return tuple(_call(entry, f"call-{response}.{place}") for place, entry in enumerate(entries, 1))
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(_part_text(part) or "" for part in content) if isinstance(content, list) else ""
+def _call(entry: Any, otherwise: str) -> ToolCall:
+    if not isinstance(entry, dict):
+        raise TranscriptError("has a tool call that is no object")
+    # Custom tools take free text; some recorders leave out the level between.
+    called = next((entry[level] for level in ("function", "custom") if isinstance(entry.get(level), dict)), entry)
+    name = called.get("name")
+    arguments = next((called[key] for key in ("arguments", "input", "args") if key in called), None)
+    return ToolCall(identifier(entry.get("id")) or otherwise, name if isinstance(name, str) else "", arguments)
 
 
-def _output(content: Any) -> Any:
-    if isinstance(content, list):
-        texts = [_part_text(part) for part in content]
-        return content if None in texts else "".join(text for text in texts if text)
-    return content
-
-
-def _part_text(part: Any) -> str | None:
-    """The text of a part; None if it is something else."""
-    if isinstance(part, str):
-        return part
-    texts = (part.get(key) for key in ("text", "refusal")) if isinstance(part, dict) else iter(())
-    return next((text for text in texts if isinstance(text, str)), None)
-
-
-def _kind(part: Any) -> str | None:
-    return _text_or_none(part.get("type")) if isinstance(part, dict) else None
-
-
-def _text_or_none(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _identifier(value: Any) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_COUNT:
-        return str(value)
-    return _text_or_none(value)
-
-
-def _usage(recorded: Any) -> Usage | None:
-    if not isinstance(recorded, dict):
-        return None
-    sent, received = recorded.get("prompt_tokens_details"), recorded.get("completion_tokens_details")
-    return Usage(
-        input_tokens=_count(recorded.get("prompt_tokens")),
-        output_tokens=_count(recorded.get("completion_tokens")),
-        cached_tokens=_count(sent.get("cached_tokens")) if isinstance(sent, dict) else None,
-        reasoning_tokens=_count(received.get("reasoning_tokens")) if isinstance(received, dict) else None,
-        total_tokens=_count(recorded.get("total_tokens")),
-        cost=_dollars(recorded.get("cost")),
-    )
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT else None
-
-
-def _dollars(value: Any) -> Decimal | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        cost = Decimal(str(value))
-    except (InvalidOperation, ValueError):
-        return None
-    return cost if cost.is_finite() and 0 <= cost <= _MAX_COUNT else None
+def _reasoning(message: Mapping[str, Any]) -> str:
+    apart = joined(message.get("reasoning_content")) or joined(message.get("reasoning"))
+    return apart or "".join(reasoning_text(part) for part in rows(message.get("content")) if kind(part) == "thinking")

@@ -205,6 +205,13 @@ def test_a_result_of_text_parts_is_text_and_one_with_a_picture_keeps_the_picture
     assert [output for _, output in results(parsed(messages))] == ["aa", [text, picture]]
 
 
+def test_reasoning_in_parts_of_the_content_is_reasoning() -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "2 + 2"}]}, {"type": "text", "text": "4"}]
+    messages = [{"role": "assistant", "content": parts}, {"role": "tool", "content": "x"}]
+    message = parsed(messages).messages[0]
+    assert message == AssistantMessage(content="4", reasoning="2 + 2")
+
+
 # -- what cannot be read ---------------------------------------------------------------------------------------
 
 
@@ -221,13 +228,16 @@ def test_a_result_of_text_parts_is_text_and_one_with_a_picture_keeps_the_picture
         (b"[" * 100_000, "is nested too deeply"),
         (lines(USER) + b"\n" + b"[" * 100_000, "line 2: is nested too deeply"),
         (b"[" + b"9" * 10_000 + b"]", "holds a number with too many digits"),
-        (b"42", "is not a recorded conversation in a form this release reads (OpenAI chat messages)"),
+        (
+            b"42",
+            "in a form this release reads (LangChain messages, OpenAI Responses items, Anthropic messages, OpenAI chat",
+        ),
         (b"{}", "is not a recorded conversation"),
-        (b'[{"type": "human", "data": {}}]', "is not a recorded conversation"),
+        (b'[{"type": "robot", "data": {}}]', "is not a recorded conversation"),
         (b'{"messages": {}}', "`messages` is not a list"),
         (b'{"messages": [1]}', "message 1 is not a message"),
-        (json.dumps([USER, {"type": "function_call"}]).encode(), "message 2 is not a chat message: it has no `role`"),
-        (lines(USER, {"type": "function_call"}), "line 2: this is not a chat message: it has no `role`"),
+        (json.dumps([USER, {"type": "event"}]).encode(), "message 2 is not a chat message: it has no `role`"),
+        (lines(USER, {"type": "event"}), "line 2: this is not a chat message: it has no `role`"),
         (
             lines({"messages": []}, {"messages": []}),
             "holds 2 conversations, one a line; put each into a file of its own",
@@ -237,7 +247,7 @@ def test_a_result_of_text_parts_is_text_and_one_with_a_picture_keeps_the_picture
         (b'[{"role": "assistant", "tool_calls": {"a": 1}}]', "message 1 has `tool_calls` that are no list"),
         (b'[{"role": "assistant", "tool_calls": ["a"]}]', "message 1 has a tool call that is no object"),
         (
-            b'[{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]',
+            b'[{"role": "user", "content": [{"type": "tool-result", "content": "x"}]}]',
             "message 1 holds a tool call or result as a part of its content",
         ),
     ],

@@ -291,10 +291,11 @@ def test_a_response_is_played_in_the_documented_order() -> None:
     message = AssistantMessage("c" * 300, "why", (ToolCall("1", "t"),), "tool_calls", usage, "m")
     said(message, ToolResult("1", "x"), AssistantMessage(calls=(ToolCall("2", "t"),)), guard=listening(plugin))
     kinds = [kind for kind, _ in plugin.log]
-    assert kinds == ["reasoning", "content", "content", "end", "after", "round", "end", "after", "close", "round"]
+    first = ["reasoning", "content", "content", "content", "end", "after", "round"]
+    assert kinds == [*first, "content", "end", "after", "close", "round"]
     assert "".join(text for kind, text in plugin.log if kind == "content") == message.content
-    assert plugin.log[3:5] == [("end", "tool_calls"), ("after", ("m", usage))]
-    assert plugin.log[8] == ("close", [True])
+    assert plugin.log[4:6] == [("end", "tool_calls"), ("after", ("m", usage))]
+    assert plugin.log[10] == ("close", [True])
 
 
 def test_a_verdict_on_text_belongs_to_the_last_round_and_its_own_message() -> None:
