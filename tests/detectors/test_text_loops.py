@@ -1,0 +1,141 @@
+"""Repeated text that is to be found: the corpus, the cases, three claims, loops of every period and script."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from text_samples import PREAMBLE, cuts, plan, prose, read, told
+
+from loopguard_core import Finding
+
+DATA = Path(__file__).parents[1] / "data" / "text"
+CORPUS = [json.loads(line) for line in (DATA / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
+CASES = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((DATA / "cases").glob("*.json"))]
+# These two are about messages that equal each other, which is another detector's.
+WITHIN_A_MESSAGE = [case for case in CASES if case["kind"] and not case["id"].startswith(("report-42", "report-43"))]
+SENTENCE = "I have now checked the configuration again and will go on with the next step soon. "
+assert len(SENTENCE) == 83
+SENTENCE_82 = SENTENCE.replace("now ", "", 1).replace("soon. ", "soon now. ")[:82]
+
+
+# -- the corpus ------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def over_corpus(size: int) -> dict[str, list[Finding]]:
+    return {sample["id"]: read(sample["text"], size) for sample in CORPUS}
+
+
+@pytest.mark.parametrize("size", [1, 4, 64, 0])
+def test_corpus_gives_the_same_verdicts_at_every_chunk_size(size: int) -> None:
+    assert over_corpus(size) == over_corpus(17)
+
+
+def test_every_loop_of_the_corpus_is_found_and_nearly_all_in_time() -> None:
+    loops = [sample for sample in CORPUS if sample["label"] == "loop"]
+    first = {sample["id"]: told(over_corpus(64)[sample["id"]])[:1] for sample in loops}
+    assert len(loops) == 46
+    assert all(first.values())
+    in_time = [s["id"] for s in loops if s["loop_starts_at"] <= (first[s["id"]][0].char or 0) <= s["min_chars"]]
+    assert len(in_time) >= 0.93 * len(loops)
+
+
+def test_nothing_legitimate_of_the_corpus_is_even_mentioned() -> None:
+    legitimate = [sample["id"] for sample in CORPUS if sample["label"] != "loop"]
+    assert len(legitimate) == 48
+    assert [name for name in legitimate if told(over_corpus(64)[name])] == []
+
+
+@pytest.mark.parametrize("case", WITHIN_A_MESSAGE, ids=lambda case: case["id"])
+def test_cases(case: dict[str, Any]) -> None:
+    found: list[Finding] = []
+    for message in case["messages"]:
+        if message["role"] == "assistant":
+            found += read(message.get("reasoning_content") or "", channel="reasoning")
+            found += read(message.get("content") or "")
+    assert bool(told(found)) is case["loop"]
+    if case["loop"]:
+        assert (found[0].char or 0) <= case["expect"]["by_char"]
+
+
+# -- three claims ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preamble", ["", prose(900)])
+def test_a_sentence_of_82_characters(preamble: str) -> None:
+    assert len(SENTENCE_82) == 82
+    (finding,) = read(preamble + SENTENCE_82 * 60)
+    assert finding.abort
+    assert finding.evidence["unit"] == 82
+    assert (finding.char or 0) - len(preamble) < 640
+
+
+@pytest.mark.parametrize("size", [4, 64, 0])
+@pytest.mark.parametrize("preamble", ["", PREAMBLE, prose(900)])
+def test_a_plan_of_2120_characters_written_twice(preamble: str, size: int) -> None:
+    (finding,) = cuts(read(preamble + plan() * 2, size))
+    assert (finding.evidence["unit"], finding.evidence["repeats"]) == (2120, 2)
+
+
+def test_one_sentence_hundreds_of_times() -> None:
+    (finding,) = read(
+        prose(700) + "Collecting the newest headlines from the sources before I write the digest...\n" * 265
+    )
+    assert finding.abort
+    assert finding.evidence["drifting"] is False
+
+
+# -- loops of every period -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "unit", [1, 2, 3, 5, 8, 13, 31, 63, 64, 65, 100, 127, 200, 333, 512, 1000, 2047, 3000, 4500, 6000]
+)
+def test_a_loop_of_any_period_is_found(unit: int) -> None:
+    source = prose(unit + 50, seed=unit)[50 : 50 + unit]
+    text = prose(700, seed=99) + source * max(4, 6000 // unit)
+    (finding,) = cuts(read(text))
+    assert finding.char is not None
+    assert finding.char <= 700 + max(900, 2 * unit + 400)
+
+
+@pytest.mark.parametrize(
+    "lap",
+    [
+        lambda n: f"Attempt {n}. I will call the endpoint again and wait for the response to arrive. ",
+        lambda n: f"Step {n}: Verify the configuration file and restart the worker.\n",
+        lambda n: f"第{n}步，检查配置文件是否存在，如果不存在则重新创建。",
+        lambda n: f"第{'一二三四五六七八九十'[n % 10]}步，检查配置文件是否存在，如果不存在则重新创建。",
+        lambda n: (
+            "ステップ" + "".join(chr(ord("０") + int(d)) for d in str(n)) + "：設定ファイルを確認して、再起動します。"
+        ),
+    ],
+)
+def test_a_counter_does_not_hide_a_loop(lap: Callable[[int], str]) -> None:
+    found = cuts(read(prose(600) + "".join(map(lap, range(1, 150)))))
+    assert len(found) == 1
+    assert (found[0].char or 0) < 600 + 2000
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "啊",
+        "はい、",
+        "다시 확인하겠습니다. ",
+        "e\u0301",
+        "👨‍👩‍👧 ",
+        "\ud83d",
+        "ฉันจะตรวจสอบอีกครั้ง ",
+        "\u00a0",
+        "سأتحقق مرة أخرى. ",
+    ],
+)
+def test_every_script_and_broken_characters(piece: str) -> None:
+    found = cuts(read(prose(600) + piece * 2000))
+    assert len(found) == 1
