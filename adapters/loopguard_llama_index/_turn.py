@@ -1,0 +1,234 @@
+"""One model call of a guarded run: what goes before it, who takes it, and when it is cut short."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llama_index.core.agent.workflow import AgentOutput, AgentStream, BaseWorkflowAgent
+from llama_index.core.base.llms.types import MessageRole
+from llama_index.core.llms import ChatMessage
+from llama_index.core.memory import BaseMemory
+from llama_index.core.tools import AsyncBaseTool
+
+from loopguard_core import Channel, Directive, Stop, Usage, Verdict
+from loopguard_llama_index import _translate as translate
+from loopguard_llama_index._closing import last_words
+from loopguard_llama_index._contained import contained
+from loopguard_llama_index._run import Run
+from loopguard_llama_index._scratchpad import Scratchpad
+
+TakeStep = Callable[..., Any]
+"""`take_step` of an agent's class."""
+
+
+class Tap:
+    """A context that passes everything on, and shows what the model writes.
+
+    Args:
+        ctx: The run's context.
+        read: Reads a piece; True if the stream is to be cut.
+    """
+
+    def __init__(self, ctx: Any, read: Callable[[AgentStream], bool]) -> None:
+        self._ctx = ctx
+        self._read = read
+        self.task: asyncio.Task[AgentOutput] | None = None
+        self.cut = False
+        self.written = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    def write_event_to_stream(self, event: Any) -> None:
+        """Pass an event on, unless the stream was cut before it."""
+        if self.cut:
+            return
+        self._ctx.write_event_to_stream(event)
+        if isinstance(event, AgentStream) and self._read(event):
+            self.cut, self.written = True, event.response
+            if self.task is not None:
+                self.task.cancel()  # only this closes the provider's stream; see docs/llama-index.md
+
+
+class Turn:
+    """One model call.
+
+    Args:
+        run: The run.
+        agent: The agent whose turn it is.
+        original: `take_step` of its class.
+        ctx: The run's context.
+        llm_input: What the model reads before the agent's scratchpad.
+        tools: The tools on offer.
+        memory: The run's memory.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        agent: BaseWorkflowAgent,
+        original: TakeStep,
+        ctx: Any,
+        llm_input: list[ChatMessage],
+        tools: Sequence[AsyncBaseTool],
+        memory: BaseMemory,
+    ) -> None:
+        self.run = run
+        self.session = run.session
+        self.agent = agent
+        self.ctx = ctx
+        self.pad = Scratchpad(agent, ctx)
+        self._original = original
+        self._rest = (tools, memory)
+        self._llm_input = llm_input
+        self._cuts_left = run.guard.policy.text.retries
+        self._heard = False
+        self._cut_by: Verdict | None = None
+
+    async def output(self) -> AgentOutput:
+        """What the agent's step gives in the end."""
+        written = ""
+        while True:
+            directive = await self._directive()
+            if directive.stop is not None:
+                return await self._closing(directive.stop, written)
+            before = await self._prepared(written)
+            llm_input = await self._told(directive.steer)
+            agent = self._who(directive)
+            started = time.perf_counter()
+            try:
+                output, text = await self._attempt(agent, llm_input)
+            except BaseException as error:
+                self.session.model_call_failed(error)
+                if isinstance(error, Exception):
+                    await self._restored(before)
+                    if directive.model is not None:  # the usual model may still try
+                        continue
+                raise
+            name, seconds = translate.model_name(agent.llm), time.perf_counter() - started
+            if output is not None and not self._heard and self._cuts_whole(output):
+                text = output.response.content or ""
+                written, usage = self._kept(text), translate.usage_of(output.raw)
+            elif output is None:
+                written, usage = self._kept(text), Usage()
+            else:
+                with contained(self.run.guard, "the end of a model call"):
+                    self._said(self.session.end_message(translate.finish_reason(output.raw)))
+                    await self.session.aafter_model_call(name, translate.usage_of(output.raw), seconds)
+                    if directive.steer:
+                        await self.pad.untell(directive.steer)
+                return output
+            await self._cut(before, name, usage, seconds)
+
+    # -- before ----------------------------------------------------------------------------------------------------
+
+    async def _directive(self) -> Directive:
+        return await self.session.abefore_model_call(translate.model_name(self.agent.llm))
+
+    async def _prepared(self, written: str) -> list[Any] | None:
+        """The scratchpad as it is to be after a failed call; what a cut stream had written stays in it."""
+        with contained(self.run.guard, "the scratchpad"):
+            await self.pad.keep(written)
+            return await self.pad.entries()
+        return None
+
+    async def _restored(self, before: list[Any] | None) -> None:
+        with contained(self.run.guard, "the scratchpad"):
+            if before is not None:
+                await self.pad.restore(before)
+
+    async def _told(self, texts: Sequence[str]) -> list[ChatMessage]:
+        """What the model reads, with what it is to be told at the end of it."""
+        if texts:
+            with contained(self.run.guard, "steering"):
+                if not await self.pad.tell(texts):
+                    notes = [ChatMessage(role=MessageRole.USER, content=text) for text in texts]
+                    return [*self._llm_input, *notes]
+        return self._llm_input
+
+    def _who(self, directive: Directive) -> BaseWorkflowAgent:
+        """The agent, or a copy of it with the stronger model: nothing that concurrent runs share is changed."""
+        if directive.model is not None:
+            with contained(self.run.guard, "escalation"):
+                strong = self.run.attached.stronger(self.agent, directive.model)
+                return type(self.agent).model_copy(self.agent, update={"llm": strong})
+        return self.agent
+
+    # -- the call --------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, agent: BaseWorkflowAgent, llm_input: list[ChatMessage]) -> tuple[AgentOutput | None, str]:
+        """One try: the output, or None and what was written if it was cut short."""
+        self._heard, self._cut_by = False, None
+        tap = Tap(self.ctx, self._read)
+        step = self._original(agent, tap, llm_input, *self._rest)
+        if not agent.streaming:
+            return await step, ""
+        tap.task = asyncio.create_task(step)
+        try:
+            output = await tap.task
+        except asyncio.CancelledError:
+            us = asyncio.current_task()
+            if not tap.cut or (us is not None and us.cancelling()):  # somebody ended the whole run
+                raise
+            return None, tap.written
+        except Exception:
+            if not tap.cut:  # else a client's own way to say that it was cancelled
+                raise
+            return None, tap.written
+        # A stream that never waits for anything ends before the cut takes effect.
+        return (None, tap.written) if tap.cut else (output, "")
+
+    # -- text ------------------------------------------------------------------------------------------------------
+
+    def _read(self, event: AgentStream) -> bool:
+        cut = False
+        with contained(self.run.guard, "reading a stream"):
+            for channel, text in (("reasoning", event.thinking_delta), ("content", event.delta)):
+                if text:
+                    self._heard = True
+                    cut = self._cuts(text, channel) or cut  # type: ignore[arg-type]  # the two names are channels
+        return cut
+
+    def _cuts_whole(self, output: AgentOutput) -> bool:
+        """The same for a response that came in one piece."""
+        cut = False
+        with contained(self.run.guard, "reading a response"):
+            for channel, text in translate.texts_of(output.response):
+                cut = self._cuts(text, channel) or cut
+        return cut
+
+    def _cuts(self, text: str, channel: Channel) -> bool:
+        verdict = self.session.feed_text(text, channel)
+        self._said(verdict)
+        if verdict is None or not verdict.abort:
+            return False
+        self._cut_by = self._cut_by or verdict
+        return self._cuts_left > 0 or self.session.stop is not None
+
+    def _said(self, verdict: Verdict | None) -> None:
+        if verdict is not None:
+            self.run.tell(self.ctx, verdict, self.agent.name)
+
+    def _kept(self, text: str) -> str:
+        """What is kept of a message that was cut: up to where the detector fired."""
+        by = self._cut_by
+        return text[: by.char] if by is not None and by.channel == "content" and by.char is not None else text
+
+    async def _cut(self, before: list[Any] | None, name: str | None, usage: Usage, seconds: float) -> None:
+        """The message ends here; it was a model call all the same."""
+        self._cuts_left -= 1
+        await self._restored(before)
+        with contained(self.run.guard, "cutting a stream"):
+            self.session.end_message()
+            await self.session.aafter_model_call(name, usage, seconds)
+
+    # -- a stop ----------------------------------------------------------------------------------------------------
+
+    async def _closing(self, stop: Stop, written: str) -> AgentOutput:
+        """What stands in the place of a model call that is not to start; the next step ends the run with it."""
+        self.run.closing = True
+        message = await last_words(self.run, self.agent, self.ctx, stop, written)
+        return AgentOutput(response=message, tool_calls=[], current_agent_name=self.agent.name)

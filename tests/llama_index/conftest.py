@@ -1,0 +1,25 @@
+"""Makes the helpers importable: under `--import-mode=importlib` a test cannot import its neighbour."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+for name, file in {
+    "loopguard_llama_index_kit": "_kit.py",
+    "loopguard_llama_index_clients": "_clients.py",
+    "loopguard_llama_index_drivers": "_drivers.py",
+    "loopguard_llama_index_workflow_drivers": "_workflow_driver.py",
+}.items():
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(file))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # pydantic looks its models' module up
+        spec.loader.exec_module(module)
+
+
+@pytest.fixture(autouse=True)
+def no_config_file(tmp_path, monkeypatch):
+    """A guard made from None must not find a policy of somebody else's."""
+    monkeypatch.chdir(tmp_path)
