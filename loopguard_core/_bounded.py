@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import xxhash
@@ -18,7 +19,7 @@ def bounded_key(name: Any) -> str:
     key = name if isinstance(name, str) else str(name)
     if len(key) <= _LENGTH and key.isascii() and key.isprintable():
         return key
-    return "#" + xxhash.xxh3_64_hexdigest(key.encode("utf-8", "surrogatepass"))
+    return sys.intern("#" + xxhash.xxh3_64_hexdigest(key.encode("utf-8", "surrogatepass")))
 
 
 def call_key(call_id: Any) -> str:

@@ -1,35 +1,57 @@
-"""From a tool call as the model wrote it to the identity that is counted."""
+"""From a tool call as the model wrote it to the identity that is counted, and to what is known of its tool."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import xxhash
 
+from loopguard_core import _traits
 from loopguard_core._bounded import bounded_key
 from loopguard_core._canonical import canonical_json
 from loopguard_core._fingerprint import digest, keyed
 from loopguard_core._identity import EXEMPT, display_name, loop_key_of, parse_arguments
+from loopguard_core._masking import Masker
 from loopguard_core._plugins import Plugins
 from loopguard_core._policy import Policy
+from loopguard_core._traits import Nature, Traits
 from loopguard_core._types import ToolCall
 from loopguard_core.detectors import ObservedCall
 
+MAX_NATURES = 1024
+"""Tools whose nature is remembered. Names come from the model; a real agent has far fewer."""
+
+_EXEMPT = frozenset({"exempt", "waits"})
+
 
 class Identifier:
-    """Works out what of a call counts.
+    """Works out what of a call counts, and what kind of call it is.
 
     Args:
-        policy: Says which arguments identify a tool's calls.
+        policy: Says which arguments identify a tool's calls, and what it knows of tools.
         plugins: Asked about tools the policy says nothing about.
-        warn: Called with a label and a text if a loop key cannot be used and the full arguments are taken instead.
+        warn: Called with a label and a text if something of the user's cannot be used: a loop key, for which the full
+            arguments are taken, or a masker or result key, which is left out.
+        natures: Where to remember what is known of tools; sessions of one guard share it.
+
+    Attributes:
+        waited: True once a call let time pass, until somebody who asks sets it back.
     """
 
-    def __init__(self, policy: Policy, plugins: Plugins, warn: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        plugins: Plugins,
+        warn: Callable[[str, str], None],
+        natures: dict[tuple[str, Any], Nature] | None = None,
+    ) -> None:
         self._policy = policy
         self._plugins = plugins
         self._warn = warn
+        self.waited = False
+        self._natures: dict[tuple[str, Any], Nature] = {} if natures is None else natures
 
     def observe(self, call: ToolCall) -> ObservedCall | None:
         """The call with its identity; None if it is exempt."""
@@ -54,10 +76,67 @@ class Identifier:
         )
         return None if key is EXEMPT else self._observed(call, tool, arguments, key)
 
-    def _observed(self, call: ToolCall, tool: str, arguments: Any, key: Any) -> ObservedCall:
+    def _observed(self, call: ToolCall, tool: str, arguments: Any, key: Any) -> ObservedCall | None:
+        nature = _PLAIN
+        traits = _traits.UNKNOWN
+        if self._policy.outcomes == "aware":
+            nature = self.nature(tool, call.annotations)
+            traits = nature.of(arguments) if nature.by_arguments else nature.traits
+            if traits & _EXEMPT:
+                self.waited = self.waited or "waits" in traits
+                return None
         text = f"{tool}\n{canonical_json(key)}"
-        identity = xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
-        return ObservedCall(call.id, tool, bounded_key(tool), identity, arguments, text, call.refusable)
+        # Interned, because every detector keeps it: one copy for all.
+        identity = sys.intern(xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass")))
+        return ObservedCall(
+            call.id, tool, bounded_key(tool), identity, arguments, text, call.refusable, nature=nature, traits=traits
+        )
+
+    def nature(self, tool: str, annotations: Mapping[str, Any] | None = None) -> Nature:
+        """What is known of a tool. The policy beats annotations, and those beat what its name says."""
+        hints = None if annotations is None else tuple(annotations.get(name) for name in _HINTS)
+        known = self._natures.get((tool, hints))
+        if known is None:
+            if len(tool) > _LONG_NAME:
+                return self._work_out(tool, annotations)
+            if len(self._natures) >= MAX_NATURES:
+                self._natures.clear()  # simple, and right for any order of names
+            known = self._natures[tool, hints] = self._work_out(tool, annotations)
+        return known
+
+    def _work_out(self, tool: str, annotations: Mapping[str, Any] | None) -> Nature:
+        base = _traits.infer(tool)
+        settings = self._policy.tool(tool)
+        traits: Traits | None = None
+        if "traits" in settings.model_fields_set:
+            traits = frozenset(settings.traits)
+        elif annotations is not None:
+            traits = _traits.annotated(annotations)
+            if traits is not None and "reads" in traits and "polls" in base.traits:
+                traits = base.traits  # that it only reads does not make it less of a poll
+        if traits is None and settings.maskers is None and settings.result_key is None:
+            return base
+        maskers = _traits.MASKS if settings.maskers is None else settings.maskers
+        safe = [self._safe(mask, tool, "masker") if callable(mask) else mask for mask in maskers]
+        result_key = settings.result_key
+        return _traits.declared(
+            base,
+            traits,
+            Masker(safe),
+            Masker(safe, mutates=True),
+            self._safe(result_key, tool, "result key") if callable(result_key) else result_key,
+        )
+
+    def _safe(self, function: Callable[[Any], Any], tool: str, what: str) -> Callable[[Any], Any]:
+        def safe(value: Any) -> Any:
+            try:
+                return function(value)
+            except Exception as error:  # noqa: BLE001  # the user's function must not become the run's fault
+                text = f"it raised {type(error).__name__}; the whole result counts"
+                self._warn(f"{what} of {display_name(tool)}", text)
+                return value
+
+        return safe
 
     def fingerprint(self, call: ObservedCall, key: bytes | None) -> str:
         """What names this identity outside the process.
@@ -68,3 +147,8 @@ class Identifier:
         """
         plain = digest(call.text.encode("utf-8", "surrogatepass"), self._policy.fingerprints)
         return plain if key is None else keyed(plain, key)
+
+
+_LONG_NAME = 200
+_PLAIN = Nature()
+_HINTS = ("readOnlyHint", "destructiveHint")

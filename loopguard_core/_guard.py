@@ -17,9 +17,11 @@ from typing import Any, Self
 
 from loopguard_core import _unseen
 from loopguard_core._budget import Budget
+from loopguard_core._built_in import BUILT_IN
 from loopguard_core._calls import Identifier
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._faults import Faults
+from loopguard_core._history import History
 from loopguard_core._limits import ActiveClock
 from loopguard_core._plugins import PluginInfo, Plugins
 from loopguard_core._policy import Policy
@@ -28,8 +30,10 @@ from loopguard_core._scoring import Scorer
 from loopguard_core._session import Session
 from loopguard_core._session_state import Origin, SessionState
 from loopguard_core._surface import ANYWHERE, Surface
+from loopguard_core._traits import Nature
 from loopguard_core._types import Action, EndReason, Usage
-from loopguard_core.detectors import Detector, RepeatedCall
+from loopguard_core.detectors import Detector
+from loopguard_core.detectors._retries import Retries
 
 logger = logging.getLogger("loopguard")
 
@@ -84,12 +88,15 @@ class LoopGuard:
             self.plugins.register(plugin)
         self.plugins.load_entry_points(self.policy.plugins)
         self.plugins.register_callables(doom_loop_detected=on_loop, session_end=on_end, post_model_call=on_model_call)
-        self._lowest_repeat = self.policy.lowest_rung(RepeatedCall.name)
+        # Arguments alone need no memory of results: that is the reference, to the letter and at its price.
+        alone = [name for name in BUILT_IN if self.policy.detector_enabled(name)] == ["repeated_call"]
+        self._wants_history = not alone or self.policy.outcomes == "aware"
         self._lock = threading.Lock()
         self._live: dict[str, Session] = {}
         self._paused: OrderedDict[str, None] = OrderedDict()
         self._attached: set[str] = set()
         self._counts: Counter[str] = Counter()
+        self._natures: dict[tuple[str, Any], Nature] = {}
         for hazard in self.policy.hazards():
             logger.warning("policy: %s", hazard)
         if not self.enabled:
@@ -173,8 +180,20 @@ class LoopGuard:
         if escalation_model is None:
             escalation_model = policy.escalation.models.get(origin.adapter or "default")
         perform = partial((surface or ANYWHERE).perform, escalation=escalation_model is not None)
-        identifier = Identifier(policy, self.plugins, lambda label, text: self.faults.note(label, text=text))
-        scorer = Scorer(policy, identifier, self._detectors(), self.faults, perform, self._fingerprint_key())
+        identifier = Identifier(
+            policy, self.plugins, lambda label, text: self.faults.note(label, text=text), self._natures
+        )
+        history = History()
+        detectors = self._detectors(history)
+        scorer = Scorer(
+            policy,
+            identifier,
+            detectors,
+            self.faults,
+            perform,
+            self._fingerprint_key(),
+            history if self._wants_history else None,
+        )
         return Session(
             self,
             origin,
@@ -184,13 +203,11 @@ class LoopGuard:
             escalation_model=escalation_model,
         )
 
-    def _detectors(self) -> list[Detector]:
+    def _detectors(self, history: History) -> list[Detector]:
         policy = self.policy
-        found: list[Detector] = []
-        if policy.detector_enabled(RepeatedCall.name):
-            found.append(RepeatedCall(self._lowest_repeat, outcome_aware=policy.outcomes == "aware"))
-        found.extend(d for d in self.plugins.detectors(policy) if policy.detector_enabled(d.name))
-        return found
+        retries = Retries()
+        own = [make(policy, history, retries) for name, make in BUILT_IN.items() if policy.detector_enabled(name)]
+        return own + [d for d in self.plugins.detectors(policy) if policy.detector_enabled(d.name)]
 
     # -- attaching ---------------------------------------------------------------------------------------------
 

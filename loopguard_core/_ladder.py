@@ -132,6 +132,10 @@ class Ladder:
 
 # Source: the table "Default ladders" in section 5 of the design. One line there is one line here, in its order;
 # `detector.kind` is a row of its own for one kind of that detector's evidence.
+# Rows the design has not: what other work or news lies between (`cycle.interleaved`, `cycle.gapped`,
+# `repeated_failure.interleaved`), cycles of polls, arguments that are wrong in a new way each time, names that are not
+# found, one message in new words, the same answer while a user speaks, and rounds that bring nothing new. All of them
+# but the last rung of polls only observe and steer, because they are no proof.
 # The table has no escalate column: escalation needs a model that only the user can name.
 DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
     {
@@ -140,10 +144,18 @@ DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
         "repeated_call.poll": Ladder(observe=6, steer=12, block=30),
         "repeated_call.changing": Ladder(observe=6, steer=12),
         "cycle": Ladder(observe=2, steer=3, block=4, stop=6),
+        "cycle.interleaved": Ladder(observe=3, steer=5),
+        "cycle.gapped": Ladder(observe=2, steer=3),
+        "cycle.poll": Ladder(observe=6, steer=12, block=30),
         "repeated_failure": Ladder(observe=2, steer=3, block=5, stop=8),
         "repeated_failure.cross_tool": Ladder(observe=3, steer=5, stop=10),
+        "repeated_failure.interleaved": Ladder(observe=3, steer=5),
+        "repeated_failure.varied": Ladder(observe=2, steer=3),
+        "repeated_failure.not_found": Ladder(observe=3, steer=6),
         "stagnation.same_result": Ladder(observe=3, steer=5),
         "stagnation.near_identical": Ladder(observe=2, steer=3, block=4, stop=7),
+        "stagnation.rephrased": Ladder(observe=2, steer=3),
+        "stagnation.nothing_new": Ladder(observe=12, steer=20),
         "stagnation.pages": Ladder(observe=3, steer=6),
         "stagnation.undo": Ladder(observe=2, steer=3, block=4),
         "stagnation.rewrite": Ladder(observe=6, steer=8),
@@ -152,15 +164,20 @@ DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
         "text_repetition.near": Ladder(steer=1),
         "text_repetition.passage": Ladder(observe=1),
         "repeated_message": Ladder(observe=2, steer=3, stop=5),
+        "repeated_message.across_turns": Ladder(observe=2, steer=3),
         "repeated_message.with_calls": Ladder(observe=3, steer=5),
         "repeated_message.empty": Ladder(observe=2, steer=3, stop=5),
     }
 )
 
 
+FOLLOWING_ROWS: tuple[str, ...] = ("repeated_call.transient", "cycle.transient", "repeated_failure.transient")
+"""Rows that are as their detector's until a policy names them, as preset `patient` does."""
+
+
 def split_row(row: str) -> tuple[str, str | None]:
     """Detector and kind of a row of the table; a name that is no row is a detector's, dots and all."""
-    if row not in DEFAULT_LADDERS:
+    if row not in DEFAULT_LADDERS and row not in FOLLOWING_ROWS:
         return row, None
     detector, _, kind = row.partition(".")
     return detector, kind or None

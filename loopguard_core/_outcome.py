@@ -1,19 +1,26 @@
 """What a call returned, and whether that is news.
 
-This is the one place that judges outcomes. An outcome is kept as a hash, never as text.
+An outcome is kept as a hash. The text of a short result is held in memory, bounded, until it can be compared with the
+next one of the same call: what differs is then looked at again with what changes by itself masked out. Saved state
+holds hashes only.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 import re
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import xxhash
 
+from loopguard_core._bounded import count, short_text
 from loopguard_core._canonical import canonical_json
+from loopguard_core._failures import Failure, classify
+from loopguard_core._masking import HOLE
 
 OWN_WORDS = "[loopguard]"
 """How everything loopguard puts before a model begins."""
@@ -23,31 +30,243 @@ REFUSED = f"{OWN_WORDS} This call was not executed"
 
 _WITHIN = 96  # SDKs put a word like "Observation: " or "Error: " before a result
 _EDGE = 64 * 1024
-_JSON_LIMIT = 64 * 1024
-_HEAD = 256
+_PLAIN = 2048
+_SHORT = 240
+_NOTHING = 64
+_TELLING_LINE = 16
+_MAX_SIZE = 1_000_000
+_SAYS_UNCHANGED, _IS_EMPTY, _IS_PENDING, _IS_FINISHED = 1, 2, 4, 8
 
-# Such as: Error: x / TimeoutError: x / requests.exceptions.ConnectionError(x) / [ERROR] x / Traceback (most recent
-_ERROR_TEXT = re.compile(
-    r"\s*(?:\[?(?:fatal |internal |tool )?(?:error|exception)\]?(?:[:!(\s]|$)"
-    r"|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]"
-    r"|traceback \(most recent call last\))",
+# An answer in words that nothing changed. Only short ones count: a long text says more than that.
+_UNCHANGED = re.compile(
+    r"(?<!\d )\bunchanged\b"
+    r"|\bno (?:visible |further |new |other )?changes?\b"
+    r"(?= (?:since|from|detected|found|made|after|to the)|[.;,)\]]|$)"
+    r"|\b(?:has|have|did|is|are|was|were)(?: not|n't) (?:yet )?changed?\b"
+    r"|\bnothing (?:has |was )?(?:changed|new)\b"
+    r"|\bno (?:new|further|more) (?:output|data|messages|results|updates|lines|events)\b|\bno updates?\b"
+    r"|\b(?:same|identical) (?:as|to) (?:the )?(?:last|before|previous|earlier)\b|没有变化|无变化|変更なし|変化なし",
     re.IGNORECASE,
 )
-_FAILED_WORDS = frozenset({"error", "failed", "failure"})
-_HTTP_ERROR = 400
+_PROGRESS_WORDS = (
+    r"still running|(?:is|are) (?:still )?(?:running|pending|queued|processing|building)|in[ _-]?progress|pending|queued"
+    r"|processing|not (?:yet )?(?:ready|finished|complete|completed|done|available)|waiting(?: for)?|please wait"
+    r"|provisioning|initiali[sz]ing|scheduled|running|starting|building|creating|deploying|syncing|working|active"
+    r"|submitted|accepted|进行中|运行中|処理中|実行中"
+)
+_PENDING_FIELD = re.compile(
+    r"\"?(?:status|state|phase|stage|condition|progress_?state|job_?status|conclusion|lifecycle)\"?\s*[:=]\s*\"?(?:"
+    + _PROGRESS_WORDS
+    + r")\b",
+    re.IGNORECASE,
+)
+_PENDING_TEXT = re.compile(r"\b(?:" + _PROGRESS_WORDS + r")|\b\d{1,3}(?:\.\d+)?\s?%", re.IGNORECASE)
+_FINISHED = re.compile(
+    r"\"?(?:status|state|phase|stage|conclusion|result)\"?\s*[:=]\s*\"?(?:done|success\w*|succeeded|failed"
+    r"|failure|completed?|error\w*|cancell?ed|stopped|exited|finished|timed[ _]?out|expired|terminated|merged|closed|resolved"
+    r"|ok)\b|\"?final\"?\s*[:=]\s*true"
+    r"|\b(?:exited|exit code|finished|completed|has ended|terminated|no such (?:job|session|process))\b",
+    re.IGNORECASE,
+)
+_EMPTY = re.compile(
+    r"\W*(?:none|null|nil|undefined|0|false|no|empty|n/?a)?\W*$"
+    r"|\W*(?:0|no|zero) (?:\w+ ){0,2}(?:results?|matches|hits|rows|records|items|entries|files|documents|messages"
+    r"|output)\b.{0,40}$"
+    r"|.{0,40}\b(?:not found|no match(?:es)?|does not exist|nothing found|no such)\b.{0,60}$"
+    r"|\(?(?:empty|no output|no content)\)?\W*$"
+    r"|.{0,40}(?:未找到|没有找到|找不到|暂无|不存在|無し|なし|見つかりません|nicht gefunden|keine (?:treffer|ergebnisse)"
+    r"|aucun r[eé]sultat|no se encontr).{0,60}$",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
-@dataclass(slots=True)
+class Change(enum.StrEnum):
+    """An outcome against the last one of the same identity."""
+
+    FIRST = "first"
+    SAME = "same"
+    VOLATILE = "volatile"
+    """Differs only in what changes by itself; counts as same."""
+    CHANGED = "changed"
+
+
+class MasksText(Protocol):
+    """What `_masking.Masker` is."""
+
+    def __call__(self, text: str, echoes: Sequence[str] = ()) -> str:
+        """The text without what changes by itself."""
+
+
+class Result:
+    """One result: its hash, and as much of its text as is still held.
+
+    Attributes:
+        digest: Hash of the result and of whether it failed.
+        failed: Whether it was an error.
+        failure: What kind of failure it is; None for a success.
+        alone: False for what several calls of one identity returned.
+    """
+
+    alone = True
+    __slots__ = ("_facts", "_masked", "_masker", "_packed", "_text", "digest", "failed", "failure", "size")
+
+    def __init__(self, text: str, failed: bool, masker: MasksText | None, echoes: Sequence[str] = ()) -> None:
+        self.size = len(text)
+        if self.size > 2 * _EDGE:
+            text = f"{text[:_EDGE]}\0{self.size}\0{text[-_EDGE:]}"
+        self.failed = failed
+        self.digest = ("!" if failed else "=") + _hash(text)
+        # What changes by itself makes no failure a new one either.
+        self.failure: Failure | None = classify(text, masker(text), echoes) if failed and masker is not None else None
+        self._masker = masker
+        self._masked: str | None = None
+        self._text: str | None = text
+        self._packed: bytes | None = None
+        self._facts: int | None = None
+
+    def save(self) -> list[Any]:
+        """As plain JSON: hashes, and what the text says in the few respects that matter later."""
+        failure = None if self.failure is None else self.failure.save()
+        return [self.digest, self.masked, self._known_facts(), min(self.size, _MAX_SIZE), failure]
+
+    @classmethod
+    def restored(cls, state: Any) -> Result:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        try:
+            digest, masked, facts, size, failure = state
+        except TypeError as error:
+            raise ValueError("not a saved result") from error
+        result = cls("", short_text(digest).startswith("!"), None)
+        result.digest = digest
+        result._masked = None if masked is None else short_text(masked)
+        result._facts, result.size, result._text = count(facts), count(size), None
+        result.failure = None if failure is None else Failure.restored(failure)
+        return result
+
+    @property
+    def text(self) -> str | None:
+        """The text, its first and last 64 KB; None once it was let go."""
+        if self._text is None and self._packed is not None:
+            return zlib.decompress(self._packed).decode("utf-8", "surrogatepass")
+        return self._text
+
+    @property
+    def masked(self) -> str | None:
+        """Hash of the text without what changes by itself; None if the text was let go before it was asked for."""
+        if self._masked is None:
+            text = self.text
+            if text is None or self._masker is None:
+                return None
+            self._masked = ("!" if self.failed else "=") + _hash(_folded(self._masker(text)))
+        return self._masked
+
+    def let_go(self) -> None:
+        """Forget the text."""
+        self._text = self._packed = None
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held of the text, about."""
+        return len(self._packed) if self._packed is not None else len(self._text or "")
+
+    def pack(self) -> int:
+        """Make a long text smaller; the bytes that are still held."""
+        if self._text is not None and self.size > _PLAIN:
+            self._packed = zlib.compress(self._text.encode("utf-8", "surrogatepass"), 1)
+            self._text = None
+        return self.held
+
+    def same_as(self, other: Result) -> Change:
+        """How this result differs from an earlier one of the same identity."""
+        if self.digest == other.digest:
+            return Change.SAME
+        if self.failed == other.failed:
+            if self._known_facts() & _SAYS_UNCHANGED:
+                return Change.SAME
+            if self.masked is not None and self.masked == other.masked:
+                return Change.VOLATILE
+            if self.alone and other.alone and _failed_alike(self.failure, other.failure):
+                return Change.VOLATILE
+        return Change.CHANGED
+
+    @property
+    def empty(self) -> bool:
+        """An empty or negative answer: nothing, `[]`, "not found", "0 results"."""
+        if self._facts is None and self.size > 2 * _NOTHING:
+            return False
+        return bool(self._known_facts() & _IS_EMPTY)
+
+    @property
+    def pending(self) -> bool:
+        """Whether it says that something is not done yet."""
+        return bool(self._known_facts() & _IS_PENDING)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it says that what was asked about has ended."""
+        return self.failed or bool(self._known_facts() & _IS_FINISHED)
+
+    def _known_facts(self) -> int:
+        """What the text says, worked out once, while it is there."""
+        if self._facts is None:
+            text = self.text
+            self._facts = 0 if text is None else _facts(text)
+        return self._facts
+
+
+def _failed_alike(one: Failure | None, other: Failure | None) -> bool:
+    return one is not None and other is not None and one.same_as(other)
+
+
+def _folded(masked: str) -> str:
+    """A masked text without lines that repeat the one before: how often a server said "alive" is no news.
+
+    Short lines stay: there the masked value may have been all there is.
+    """
+    if "\n" not in masked:
+        return masked
+    lines = masked.split("\n")
+    kept = [
+        line
+        for place, line in enumerate(lines)
+        if place == 0 or line != lines[place - 1] or HOLE not in line or len(line) < _TELLING_LINE
+    ]
+    return "\n".join(kept)
+
+
+def _facts(text: str) -> int:
+    """Which of the four things a text says, as one number."""
+    short = len(text) <= _SHORT
+    facts = _SAYS_UNCHANGED if short and _UNCHANGED.search(text) else 0
+    if len(text) <= 2 or (len(text) <= 2 * _NOTHING and _EMPTY.match(text)):  # "", "[]", "{}"
+        facts |= _IS_EMPTY
+    ended = _FINISHED.search(text[:_PLAIN]) is not None
+    if _PENDING_FIELD.search(text[:_PLAIN]) or (short and not ended and _PENDING_TEXT.search(text)):
+        facts |= _IS_PENDING
+    elif ended:
+        facts |= _IS_FINISHED
+    return facts
+
+
+@dataclass(slots=True, eq=False)
 class Outcome:
     """What all calls of one identity returned in one round.
 
     Attributes:
         digest: Hash of the results; equal digests are the same outcome.
         failed: True if any of the results was an error.
+        change: Against the last outcome of the same identity; None where outcomes are ignored.
+        result: The result, where there was one; the last to come in where there were several. None after a resume.
     """
 
     digest: str
     failed: bool = False
+    change: Change | None = None
+    result: Result | None = None
 
 
 def is_own_words(output: Any) -> bool:
@@ -55,79 +274,71 @@ def is_own_words(output: Any) -> bool:
     return isinstance(output, str) and REFUSED in output[:_WITHIN]
 
 
-def judge_error(output: Any) -> bool:
-    """Whether an output is a failure, where the SDK did not say.
+def text_of(output: Any, result_key: Any = None) -> str:
+    """The canonical text of an output.
 
-    The one rule: an exception; an object (or the text of a JSON object) with a truthy `error`, `errors`, `isError` or
-    `is_error`, with `success` or `ok` false, with `status` "error", "failed" or "failure", or with a numeric
-    `status`, `status_code` or `statusCode` of 400 and more; or text that begins with "Error", "Exception",
-    "SomethingError:" or "Traceback (most recent call last)". Anything else is a success.
+    Args:
+        output: What the tool returned.
+        result_key: Names of the fields of a JSON object that count, or a function of the output; None for all.
     """
+    if result_key is not None:
+        output = _picked(output, result_key)
     if isinstance(output, str):
-        head = output[:_HEAD]
-        if head.lstrip()[:1] == "{" and len(output) <= _JSON_LIMIT:
-            return _json_failed(output)
-        # Looking for the words first is faster than the pattern, and nearly always settles it.
-        words = head if head.islower() else head.lower()
-        return ("error" in words or "exception" in words or "traceback" in words) and (
-            _ERROR_TEXT.match(head) is not None
-        )
-    if isinstance(output, BaseException):
-        return True
-    return isinstance(output, Mapping) and _object_failed(output)
-
-
-def _json_failed(text: str) -> bool:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(parsed, dict) and _object_failed(parsed)
-
-
-def _object_failed(fields: Mapping[Any, Any]) -> bool:
-    if any(fields.get(name) for name in ("error", "errors", "isError", "is_error")):
-        return True
-    if fields.get("success") is False or fields.get("ok") is False:
-        return True
-    for name in ("status", "status_code", "statusCode"):
-        status = fields.get(name)
-        if isinstance(status, str) and status.casefold() in _FAILED_WORDS:
-            return True
-        if isinstance(status, int) and not isinstance(status, bool) and status >= _HTTP_ERROR:
-            return True
-    return False
-
-
-def result_digest(output: Any, failed: bool) -> str:
-    """Hash one result: its canonical text, of which the first and last 64 KB count, and whether it failed."""
-    text = output if isinstance(output, str) else _text_of(output)
-    if len(text) > 2 * _EDGE:
-        text = f"{text[:_EDGE]}\0{len(text)}\0{text[-_EDGE:]}"
-    data = text.encode("utf-8", "surrogatepass")
-    return ("!" if failed else "=") + xxhash.xxh3_64_hexdigest(data)
-
-
-def _text_of(output: Any) -> str:
+        return output
     if isinstance(output, BaseException):
         return f"{type(output).__qualname__}: {output}"
     return canonical_json(output)
 
 
-def combine(digests: Sequence[str]) -> Outcome | None:
+def _picked(output: Any, result_key: Any) -> Any:
+    if callable(result_key):
+        return result_key(output)
+    value = output
+    if isinstance(output, str) and len(output) <= 2 * _EDGE:
+        try:
+            value = json.loads(output)
+        except (ValueError, RecursionError):
+            return output
+    if not isinstance(value, dict):
+        return output
+    picked = {name: value[name] for name in result_key if name in value}
+    return picked or output  # a result without any of the fields is an error message, say
+
+
+class _Several(Result):
+    """What several calls of one identity returned in one round, as a set."""
+
+    alone = False
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[Result]) -> None:
+        super().__init__("", any(part.failed for part in parts), None)
+        self._parts: Sequence[Result] = parts
+        self.digest = "+" + _hash("\n".join(sorted({part.digest for part in parts})))
+        self.failure = parts[-1].failure
+        self._text = None
+
+    @property
+    def masked(self) -> str | None:
+        if self._masked is None and self._parts:
+            found = {part.masked or part.digest for part in self._parts}
+            self._masked = found.pop() if len(found) == 1 else "+" + _hash("\n".join(sorted(found)))
+        return self._masked
+
+    def let_go(self) -> None:
+        _ = self.masked
+        self._parts = ()
+
+
+def combine(results: Sequence[Result]) -> Outcome | None:
     """An identity's outcome in a round: the sorted set of what its calls returned; None if nothing was recorded."""
-    distinct = sorted(set(digests)) if len(digests) > 1 else digests
-    if not distinct:
+    if not results:
         return None
-    failed = distinct[0].startswith("!")
-    if len(distinct) == 1:
-        return Outcome(distinct[0], failed)
-    return Outcome("+" + xxhash.xxh3_64_hexdigest("\n".join(distinct).encode()), failed)
+    last = results[-1]
+    if len(results) > 1 and len({result.digest for result in results}) > 1:
+        last = _Several(results)
+    return Outcome(last.digest, last.failed, None, last)
 
 
-def changed(before: str | None, after: Outcome | None) -> bool:
-    """Whether an outcome is news against the same identity's last one.
-
-    A first outcome has nothing to differ from, and one that was never recorded counts as unchanged.
-    """
-    return before is not None and after is not None and before != after.digest
+def _hash(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))

@@ -33,10 +33,10 @@ from loopguard_core._types import Action
 
 __all__ = ["AVAILABLE_DETECTORS", "LATER_KEYS", "DetectorSettings", "Limits", "Policy", "ToolSettings"]
 
-AVAILABLE_DETECTORS: frozenset[str] = frozenset({"repeated_call"})
-"""The detectors this release has, and their rows. Whoever adds one adds its name here."""
+AVAILABLE_DETECTORS: frozenset[str] = frozenset(DETECTORS)
+"""The detectors this release has."""
 
-LATER_KEYS: tuple[str, ...] = ("text", "key", "tools.<tool>.traits")
+LATER_KEYS: tuple[str, ...] = ("key",)
 """Keys a policy may hold but this release does nothing with; `hazards` says so."""
 
 
@@ -137,7 +137,7 @@ class Policy(Settings):
     # The cache lies in a cached property and not in a private attribute: those take part in comparisons.
     @cached_property
     def _resolver(self) -> Resolver:
-        return Resolver(self.ladder, self.detectors, self.tools)
+        return Resolver(self.ladder, self.detectors, self.tools, retries=self.text.retries)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with some fields replaced. As everywhere in pydantic, `update` is not checked."""
@@ -177,7 +177,7 @@ class Policy(Settings):
 
     def ladders(self) -> dict[str, Ladder]:
         """The ladder of each detector, and row, that this release or a plugin has and the policy leaves on."""
-        rows = [row for row in (*DETECTORS, *DEFAULT_LADDERS) if row in AVAILABLE_DETECTORS]
+        rows = [row for row in DEFAULT_LADDERS if split_row(row)[0] in AVAILABLE_DETECTORS]
         rows += [name for name in self.detectors if name not in DETECTORS and name not in DEFAULT_LADDERS]
         split = {row: split_row(row) for row in rows}
         return {

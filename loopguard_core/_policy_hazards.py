@@ -31,7 +31,7 @@ def _without_effect(policy: Policy, available: Collection[str], later: Collectio
     for name, settings in policy.detectors.items():
         known = name in DEFAULT_LADDERS or any(row.startswith(f"{name}.") for row in DEFAULT_LADDERS)
         # Switching off what is not there yet is no mistake; names from elsewhere belong to plugins.
-        if known and name not in available and settings.enabled:
+        if known and split_row(name)[0] not in available and settings.enabled:
             yield f"{dotted(('detectors', name))}: {NO_EFFECT}"
     if not any(policy.detector_enabled(name) for name in available):
         yield "detectors: every detector this release has is switched off, so only limits are left"

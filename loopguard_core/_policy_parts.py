@@ -20,7 +20,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, LadderSettings
+from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, FOLLOWING_ROWS, LadderSettings
+from loopguard_core._masking import MASKS, MaskName
 from loopguard_core._types import Channel
 
 LoopKeyFunction = Callable[[Any], Any]
@@ -69,12 +70,28 @@ def _loop_key_to_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _result_key(value: Any) -> tuple[str, ...] | LoopKeyFunction | None:
+    if value is None or callable(value):
+        return value  # type: ignore[no-any-return]  # narrowed to the two by the line above
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name for name in value):
+        return tuple(value)
+    raise ValueError('must be a list of field names, for example ["status"]; leave it out to count the whole result')
+
+
+def _mask(value: Any) -> Any:
+    if callable(value) or value in MASKS:
+        return value
+    near = difflib.get_close_matches(str(value), MASKS, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"there is no such masker; {hint}known: {', '.join(MASKS)}")
+
+
 def _detector_name(name: str) -> str:
     """Accept the detectors there are, their rows, and names that cannot be a slip of the pen for one of them."""
-    if name in DETECTORS or name in DEFAULT_LADDERS:
+    if name in DETECTORS or name in DEFAULT_LADDERS or name in FOLLOWING_ROWS:
         return name
     detector = name.partition(".")[0]
-    kinds = [row for row in DEFAULT_LADDERS if row.startswith(f"{detector}.")]
+    kinds = [row for row in (*DEFAULT_LADDERS, *FOLLOWING_ROWS) if row.startswith(f"{detector}.")]
     # Other detectors come from plugins that may not be loaded here, so an unknown name alone is no error.
     near = difflib.get_close_matches(name, [*DETECTORS, *DEFAULT_LADDERS], n=1, cutoff=0.8)
     if near or detector in DETECTORS:
@@ -101,6 +118,18 @@ LoopKey = Annotated[
     WithJsonSchema(
         {"anyOf": [{"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}, {"const": False}]}
     ),
+]
+ResultKey = Annotated[
+    tuple[str, ...] | LoopKeyFunction | None,
+    PlainValidator(_result_key),
+    PlainSerializer(_loop_key_to_json, return_type=Any, when_used="json"),
+    WithJsonSchema({"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}),
+]
+Mask = Annotated[
+    MaskName | Callable[[str], str],
+    PlainValidator(_mask),
+    PlainSerializer(_loop_key_to_json, return_type=Any, when_used="json"),
+    WithJsonSchema({"enum": list(MASKS)}),
 ]
 DetectorName = Annotated[Text, AfterValidator(_detector_name)]
 
@@ -145,6 +174,13 @@ class ToolSettings(Settings):
     """What to even out before two values are compared. None of it by default."""
     traits: tuple[Trait, ...] = ()
     """What kind of tool it is, where its name and results do not say."""
+    maskers: tuple[Mask, ...] | None = None
+    """What of its results changes by itself and is masked before two are compared: names from the table in
+    `docs/outcomes.md`. None, the default, masks all of them; an empty list none, where the timestamp is the payload. In
+    code also functions of the result's text."""
+    result_key: ResultKey = None
+    """Names of the fields of its JSON results that count. None, the default, counts all. In code also a function of
+    the result."""
     ladder: LadderSettings = LadderSettings()
     """Rungs for this tool's calls. They beat the detector's."""
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from loopguard_core._ladder import DEFAULT_LADDERS, RUNGS, Ladder, LadderSettings
+from loopguard_core._ladder import DEFAULT_LADDERS, FOLLOWING_ROWS, RUNGS, Ladder, LadderSettings
 from loopguard_core._policy_parts import DetectorSettings, ToolSettings
 
 K = TypeVar("K")
@@ -30,6 +30,7 @@ class Resolver:
         ladder: The policy's `ladder`: rungs of `repeated_call`.
         detectors: The policy's `[detectors]`.
         tools: The policy's `[tools]`, in the order they are written.
+        retries: The policy's `text.retries`: after so many cuts the next one ends the run.
     """
 
     def __init__(
@@ -37,10 +38,13 @@ class Resolver:
         ladder: LadderSettings,
         detectors: Mapping[str, DetectorSettings],
         tools: Mapping[str, ToolSettings],
+        *,
+        retries: int = 1,
     ) -> None:
         self._ladder = ladder
         self._detectors = detectors
         self._exact = tools
+        self._retries = retries
         # Shorter patterns first, so that longer ones are written over them; among equals the later one wins.
         self._patterns = [
             (re.compile(fnmatch.translate(pattern)).match, tools[pattern])
@@ -80,7 +84,13 @@ class Resolver:
                 return OFF
             ladder = DEFAULT_LADDERS[row].merged(_for_row(row, general)).merged(own.ladder)
         else:
-            ladder = DEFAULT_LADDERS.get(detector, default).merged(general)
+            ladder = DEFAULT_LADDERS.get(detector, default)
+            if row == "text_repetition":
+                ladder = ladder.merged(LadderSettings(stop=self._retries + 1))
+            ladder = ladder.merged(general)
+            if row in FOLLOWING_ROWS:
+                own = self._settings(row)
+                ladder = ladder.merged(own.ladder) if own.enabled else OFF
         if tool is None:
             return ladder
         own_ladder = self.tool(tool).ladder

@@ -8,9 +8,20 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from loopguard_core._ladder import DETECTORS
+from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, Ladder
 
 PresetName = Literal["default", "openrouter", "dsh", "patient", "strict", "observe"]
+
+
+def _stricter(ladder: Ladder) -> dict[str, int]:
+    """Steer on at the observe figure, and block one earlier: section 5 of the design."""
+    rungs: dict[str, int] = {}
+    if ladder.observe is not None:
+        rungs["steer"] = ladder.observe
+    if ladder.block is not None and ladder.block > 1:
+        rungs["block"] = ladder.block - 1
+    return rungs
+
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -22,27 +33,39 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "privacy": {"plain_fingerprints": True},
         "detectors": {name: {"enabled": name == "repeated_call"} for name in DETECTORS},
     },
+    # What that plugin looks at, by the two detectors that replace its layers. They share one retry.
+    "dsh": {
+        "text": {"min_chars": 512, "channels": ("content", "reasoning"), "retries": 1},
+        "detectors": {
+            **{name: {"enabled": name in ("rephrased_search", "text_repetition")} for name in DETECTORS},
+            "rephrased_search": {"ladder": {"observe": False, "steer": 1, "stop": 2}},
+            "text_repetition.passage": {"ladder": {"observe": False, "steer": 1, "stop": 2}},
+        },
+    },
+    # Failures that may pass by themselves are given time: section 5 of the design.
+    "patient": {
+        "detectors": {
+            f"{name}.transient": {"ladder": {"observe": 2, "steer": False, "block": 6, "stop": 10}}
+            for name in ("repeated_call", "cycle", "repeated_failure")
+        }
+    },
+    "strict": {"detectors": {row: {"ladder": _stricter(ladder)} for row, ladder in DEFAULT_LADDERS.items()}},
     "observe": {"shadow": True},
 }
-"""What each preset available in this release sets."""
-
-LATER_PRESETS: tuple[str, ...] = ("dsh", "patient", "strict")
-"""Presets whose detectors this release does not have."""
+"""What each preset sets."""
 
 
 def check_preset(value: Any) -> str:
-    """The preset's name, if this release has it.
+    """The preset's name, if there is one.
 
     Raises:
-        ValueError: It has not. The text names the presets there are, and the nearest to what was written.
+        ValueError: There is none. The text names the presets there are, and the nearest to what was written.
     """
     available = ", ".join(PRESETS)
     name = value if isinstance(value, str) else ""
     if name in PRESETS:
         return name
-    if name in LATER_PRESETS:
-        raise ValueError(f"this preset comes in a later version; available now: {available}")
-    near = difflib.get_close_matches(name.lower(), [*PRESETS, *LATER_PRESETS], n=1)
+    near = difflib.get_close_matches(name.lower(), PRESETS, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValueError(f"there is no such preset; {hint}available: {available}")
 

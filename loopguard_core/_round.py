@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from loopguard_core._bounded import bounded_key, call_key, short_text
-from loopguard_core._outcome import combine, is_own_words, judge_error, result_digest
+from loopguard_core._failed import judge_error
+from loopguard_core._failures import words_of
+from loopguard_core._outcome import Result, combine, is_own_words, text_of
+from loopguard_core._search_results import result_signature
+from loopguard_core._similar import gist
+from loopguard_core._traits import Nature
 from loopguard_core.detectors import ObservedCall
 
-MAX_CALLS = 72
+MAX_CALLS = 44
 """Distinct calls of one round that are followed. Of a larger fan-out those with the smallest hashes are kept, so that
 neither order nor luck decides which, and a repeated one keeps the same."""
+
+
+_TRAITS = 6
 
 
 class _Slot:
     """One call by its id. Calls that share an id form a chain: providers that reuse one answer in order."""
 
-    __slots__ = ("answered", "call", "digest", "next")
+    __slots__ = ("answered", "call", "next", "result")
 
-    def __init__(self, call: ObservedCall, digest: str | None = None) -> None:
+    def __init__(self, call: ObservedCall, result: Result | None = None) -> None:
         self.call = call
-        self.digest = digest
-        self.answered = digest is not None
+        self.result = result
+        self.answered = result is not None
         self.next: _Slot | None = None
 
 
 class OpenRound:
-    """Collects results until the next round begins, in whatever order and from whatever thread they come."""
+    """Collects results until the next round begins, in whatever order and from whatever thread they come.
 
-    __slots__ = ("_calls", "_slots", "_spare")
+    Args:
+        aware: Whether results are ever compared with what changes by itself masked out.
+        nature_of: What is known of a tool, for a round that is restored.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_aware", "_calls", "_nature_of", "_slots", "_spare")
+
+    def __init__(self, *, aware: bool = True, nature_of: Callable[[str], Nature] = lambda _: Nature()) -> None:
+        self._aware = aware
+        self._nature_of = nature_of
         self._calls: list[ObservedCall] = []
         self._slots: dict[str, _Slot] = {}
         self._spare = 0
@@ -77,8 +92,18 @@ class OpenRound:
             slot = slot.next
         slot.answered = True
         if not is_own_words(output):
-            slot.digest = result_digest(output, judge_error(output) if is_error is None else is_error)
+            slot.result = self._result(slot.call, output, judge_error(output) if is_error is None else is_error)
         return True
+
+    def _result(self, call: ObservedCall, output: Any, failed: bool) -> Result:
+        nature = call.nature
+        if nature.searches and self._aware:
+            call.signature = result_signature(output) | (call.signature or frozenset())
+        text = text_of(output, nature.result_key)
+        if not self._aware:
+            return Result(text, failed, None)
+        echoes = words_of(call.tool, call.plain) if failed else ()
+        return Result(text, failed, nature.masker(call.traits), echoes)
 
     def close(self) -> list[ObservedCall]:
         """End the round: each distinct call with its outcome."""
@@ -86,15 +111,15 @@ class OpenRound:
         if len(calls) == 1 and len(self._slots) == 1:  # by far the most common round
             (slot,) = self._slots.values()
             if slot.next is None:
-                calls[0].outcome = combine([slot.digest] if slot.digest is not None else ())
+                calls[0].outcome = combine((slot.result,) if slot.result is not None else ())
                 self._slots = {}
                 return calls
-        digests: dict[str, list[str]] = {}
+        results: dict[str, list[Result]] = {}
         for _, slot in self._each():
-            if slot.digest is not None:
-                digests.setdefault(slot.call.identity, []).append(slot.digest)
+            if slot.result is not None:
+                results.setdefault(slot.call.identity, []).append(slot.result)
         for call in calls:
-            call.outcome = combine(digests.get(call.identity, ()))
+            call.outcome = combine(results.get(call.identity, ()))
         self._slots = {}
         return calls
 
@@ -107,7 +132,9 @@ class OpenRound:
 
     def save(self) -> list[Any]:
         """As plain JSON, so that results may come in after a resume."""
-        return [[bounded_key(key), slot.call.identity, slot.digest, slot.call.tool_key] for key, slot in self._each()]
+        return [
+            [bounded_key(key), slot.result and slot.result.save(), *_saved(slot.call)] for key, slot in self._each()
+        ]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -118,11 +145,20 @@ class OpenRound:
         calls: dict[str, ObservedCall] = {}
         restored = OpenRound()
         try:
-            for key, identity, digest, tool in state[:MAX_CALLS]:
+            for key, saved, identity, tool, traits, known, refused in state[:MAX_CALLS]:
                 new = ObservedCall(short_text(key), short_text(tool), tool, short_text(identity))
-                slot = _Slot(calls.setdefault(identity, new), None if digest is None else short_text(digest))
+                new.nature = self._nature_of(tool)
+                new.traits = frozenset(short_text(trait) for trait in traits[:_TRAITS])
+                new.refused = bool(refused)
+                new.gist = None if known is None else short_text(known)
+                slot = _Slot(calls.setdefault(identity, new), None if saved is None else Result.restored(saved))
                 restored._add(key, slot)
         except TypeError as error:
             raise ValueError("not a saved round") from error
         self._calls, self._slots = list(calls.values()), restored._slots
         self._spare = 0
+
+
+def _saved(call: ObservedCall) -> list[Any]:
+    known = gist(call.plain) if call.gist is None and call.text else call.gist
+    return [call.identity, call.tool_key, sorted(call.traits), known, int(call.refused)]

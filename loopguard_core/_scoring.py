@@ -14,10 +14,12 @@ from loopguard_core import _messages
 from loopguard_core._bounded import SHORT_ID, call_key
 from loopguard_core._calls import Identifier
 from loopguard_core._faults import Faults
+from loopguard_core._history import History
 from loopguard_core._identity import display_name
 from loopguard_core._ladder import RUNGS, Ladder
 from loopguard_core._policy import Policy
 from loopguard_core._round import MAX_CALLS
+from loopguard_core._traits import Nature
 from loopguard_core._types import Action, Channel, ToolCall, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
 
@@ -104,6 +106,7 @@ class Scorer:
         faults: Where a detector that raises is noted; it is left out from then on.
         can_do: Cuts an action to what the surface can do.
         key: Keys fingerprints that leave the process; None for plain ones.
+        history: What the session has seen; None where only arguments count.
     """
 
     def __init__(
@@ -114,10 +117,12 @@ class Scorer:
         faults: Faults,
         can_do: Callable[[Action], Action],
         key: bytes | None,
+        history: History | None = None,
     ) -> None:
         self._policy = policy
         self._identifier = identifier
-        self.detectors = tuple(detectors)
+        self.history = history
+        self._use(detectors)
         self.own_detectors = all(type(d).__module__.startswith("loopguard_core.") for d in detectors)
         self.reads_text = any(
             type(d).feed_text is not Detector.feed_text or type(d).end_message is not Detector.end_message
@@ -126,6 +131,14 @@ class Scorer:
         self._faults = faults
         self._can_do = can_do
         self.key = key
+
+    def _use(self, detectors: Sequence[Detector]) -> None:
+        self.detectors = tuple(detectors)
+        # Only what has something to do is called: this runs in every round.
+        begin = [d for d in detectors if type(d).begin_round is not Detector.begin_round]
+        close = [d for d in detectors if type(d).close_round is not Detector.close_round]
+        self._begin = (tuple(d for d in begin if not d.only_repeats), tuple(begin))
+        self._close = (tuple(d for d in close if not d.only_repeats), tuple(close))
 
     def score(self, calls: Sequence[ToolCall], number: int, message_index: int, judge: Judge) -> ScoredRound:
         """Score a round."""
@@ -171,7 +184,10 @@ class Scorer:
         self, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
     ) -> dict[str, _Best]:
         best: dict[str, _Best] = {}
-        for detector in self.detectors:
+        if self._identifier.waited and self.history is not None:
+            self.history.waiting, self._identifier.waited = number, False
+        loud = self.history is None or self.history.begin(followed, number)
+        for detector in self._begin[loud]:
             for identity, found in self.contained(detector, self._rate, detector, followed, distinct, number) or ():
                 before = best.get(identity)
                 if before is None or RANK[found.action] > RANK[before.action]:
@@ -203,6 +219,10 @@ class Scorer:
         if not isinstance(fact, str):
             raise TypeError(f"describe returned {type(fact).__name__}, not a text")
         return _Best(action, detector, finding, ladder, fact, dict(finding.evidence))
+
+    def nature_of(self, tool: str) -> Nature:
+        """What is known of a tool by its name."""
+        return self._identifier.nature(tool)
 
     def perform(self, action: Action, refusable: bool = True) -> Action:
         """The action, or the next weaker one that can be done here to such a call."""
@@ -264,13 +284,24 @@ class Scorer:
         verdict = proposed if taken is proposed.action else _worded(replace(proposed, action=taken), fact)
         rungs = (taken,) if overridden else best.ladder.crossed(finding.streak)
         wanted = {self.perform(rung, refusable) for rung in rungs}
-        about = finding.identity or name
+        about = finding.about or finding.identity or name
         effects = [
             Effect(rung, name, about, finding.since, _messages.steered(fact))
             for rung in (Action.STEER, Action.ESCALATE)
             if rung in wanted and taken is not Action.STOP
         ]
         return verdict, effects
+
+    def close(self, calls: Sequence[ObservedCall], number: int) -> None:
+        """Take note of what a round brought.
+
+        Args:
+            calls: Its distinct calls, each with its outcome.
+            number: The round.
+        """
+        loud = self.history is None or self.history.close(calls, number)
+        for detector in self._close[loud]:
+            self.contained(detector, detector.close_round, calls)
 
     def save(self) -> dict[str, Any]:
         """The state of each detector; one that cannot say its own is left out."""
@@ -282,7 +313,7 @@ class Scorer:
             return step(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  # a detector's fault must never become the run's
             self._faults.note(f"detector {detector.name}", error, text="It is switched off for this run.")
-            self.detectors = tuple(other for other in self.detectors if other is not detector)
+            self._use([other for other in self.detectors if other is not detector])
             return None
 
 

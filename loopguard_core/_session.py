@@ -18,7 +18,7 @@ from loopguard_core._contained import contained, nothing
 from loopguard_core._errors import LoopGuardStop
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._refusals import Refusals
-from loopguard_core._scoring import ScoredCall, ScoredRound
+from loopguard_core._scoring import RANK, ScoredCall, ScoredRound
 from loopguard_core._session_state import NOTHING, SessionState
 from loopguard_core._types import Action, Channel, Decision, Directive, EndReason, Stop, ToolCall, Usage, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
@@ -27,6 +27,7 @@ _CANCELLED = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)
 _VERDICT_FIELDS = dataclasses.fields(Verdict)
 _UNKNOWN = Usage()
 _UNSCORED = Decision(action=None, streak=0)
+_SMALL_ROUND = 8  # calls up to which a round's small arguments are kept until its tools are called again
 _QUIET = tuple(Decision(action=None, streak=streak) for streak in range(8))
 
 
@@ -144,6 +145,7 @@ class Session(SessionState):
 
         Nothing is counted. What the model was to be told waits for the retry; an escalation is not tried again.
         """
+        self._drop_message()
         directive, self._directive = self._directive, None
         if directive is not None and directive.stop is None:
             self._effects.failed(escalated=directive.model is not None)
@@ -163,7 +165,12 @@ class Session(SessionState):
         """
         if not self._guard.enabled or not self._scorer.reads_text:
             return None
-        return self._read(lambda detector: detector.feed_text(delta, channel), channel, self._messages + 1)
+        # Other people's detectors get every piece at once; ours read in blocks, which costs far less.
+        text = self._pending_text.add(delta, channel) if self._scorer.own_detectors else delta
+        return None if text is None else self._read_text(text, channel)
+
+    def _read_text(self, text: str, channel: Channel) -> Verdict | None:
+        return self._read(lambda detector: detector.feed_text(text, channel), channel, self._messages + 1)
 
     @contained(nothing)
     def end_message(self, finish_reason: str | None = None) -> Verdict | None:
@@ -175,11 +182,21 @@ class Session(SessionState):
         Returns:
             A verdict where a detector fired on the whole message.
         """
+        reads = self._guard.enabled and self._scorer.reads_text
+        found = [self._read_text(text, channel) for channel, text in self._pending_text.rest()] if reads else []
         self._messages += 1
         self._message_state = "ended"
-        if not self._guard.enabled or not self._scorer.reads_text:
-            return None
-        return self._read(lambda detector: detector.end_message(finish_reason), None, self._messages)
+        if reads:
+            found.append(self._read(lambda detector: detector.end_message(finish_reason), None, self._messages))
+        verdicts = [verdict for verdict in found if verdict is not None]
+        return max(verdicts, key=lambda verdict: RANK[verdict.action], default=None)
+
+    def _drop_message(self) -> None:
+        """The running message will never be complete: a retry writes it anew."""
+        self._pending_text.clear()
+        if self._scorer.reads_text:
+            for detector in self._scorer.detectors:
+                self._scorer.contained(detector, detector.begin_message)
 
     def _read(
         self, step: Callable[[Detector], Finding | None], channel: Channel | None, message_index: int
@@ -237,7 +254,7 @@ class Session(SessionState):
         if self._refuses:  # only then, so that a healthy round does not pay for it
             self._refused = Refusals(scored, decisions)
         for call in scored.followed:
-            call.shrink()
+            call.shrink(len(scored.followed) <= _SMALL_ROUND)
         return decisions
 
     def _act_on(self, scored: ScoredRound) -> None:
@@ -257,6 +274,8 @@ class Session(SessionState):
             message = _messages.call_over_limit()
         if message is not None:
             self._refuses = True
+            if observed is not None:
+                observed.refused = True
         streak = 0
         if observed is not None:
             streak = observed.streak
@@ -312,6 +331,9 @@ class Session(SessionState):
         self._effects.forget_pending()
         if self._directive is not None and self._directive.stop is None:
             self._directive = None
+        self._pending_text.clear()
+        if self._scorer.history is not None:
+            self._scorer.history.user_turn()
         for detector in self._scorer.detectors:
             self._scorer.contained(detector, detector.user_turn)
 

@@ -14,6 +14,7 @@ from loopguard_core._budget import Budget
 from loopguard_core._effects import Effects
 from loopguard_core._events import SessionEnd
 from loopguard_core._limits import Breach
+from loopguard_core._pending_text import PendingText
 from loopguard_core._refusals import Refusals
 from loopguard_core._round import OpenRound
 from loopguard_core._scoring import Effect, Scorer
@@ -79,7 +80,8 @@ class SessionState:
         self._scorer = scorer
         self._escalation_model = escalation_model
         self._effects = Effects(guard.policy.escalation.max if escalation_model is not None else 0)
-        self._open = OpenRound()
+        self._open = OpenRound(aware=scorer.history is not None, nature_of=scorer.nature_of)
+        self._pending_text = PendingText()
         self._refuses = False
         self._refused: Refusals | None = None
         self._stop: Stop | None = None
@@ -192,8 +194,7 @@ class SessionState:
         self._refuses, self._refused = False, None
         calls = self._open.close()
         if calls:
-            for detector in self._scorer.detectors:
-                self._scorer.contained(detector, detector.close_round, calls)
+            self._scorer.close(calls, self.turns)
 
     def _wake(self) -> None:
         if not self._asleep:
@@ -220,6 +221,7 @@ class SessionState:
                     "messages": self._messages,
                     "effects": self._effects.save(),
                     "round": self._open.save(),
+                    "history": None if self._scorer.history is None else self._scorer.history.save(),
                     "detectors": self._scorer.save(),
                     "stop": _saved.stop_to_json(self._stop),
                     "flags": [
@@ -249,6 +251,8 @@ class SessionState:
             parts.take("message_state", self._restore_message_state)
             parts.take("flags", self._restore_flags)
             parts.take("key", self._restore_key)
+            if self._scorer.history is not None:
+                parts.take("history", self._scorer.history.restore)
             saved = parts.get("detectors", dict)
             for detector in self._scorer.detectors:
                 if saved.get(detector.name) is not None:

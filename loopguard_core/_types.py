@@ -48,12 +48,14 @@ class ToolCall:
         arguments: The parsed arguments, or the raw text where it is not valid JSON.
         refusable: False for a call the SDK cannot refuse, such as one that hands over to another agent or runs at the
             provider: instead of blocked it is steered, or what comes next below that.
+        annotations: What an MCP server says of the tool (`readOnlyHint`, `destructiveHint`, ...); None if nothing.
     """
 
     id: str
     name: str
     arguments: Any = None
     refusable: bool = True
+    annotations: Mapping[str, Any] | None = None
 
 
 _MOST_TOKENS = 2**53

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
 from loopguard_core._errors import LoopGuardError
-from loopguard_core.cli import adapters, plugins, policy, replay
+from loopguard_core.cli import adapters, key, plugins, policy, replay, score, watch
 
 COMMAND_GROUP = "loopguard.commands"
 
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="loopguard", description="Stops AI agents that are stuck in a loop.")
     parser.add_argument("--version", action="version", version=f"loopguard-core {version('loopguard-core')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (replay, policy, plugins, adapters):
+    for module in (replay, score, watch, policy, key, plugins, adapters):
         module.add_parser(commands)
     for point in sorted(entry_points(group=COMMAND_GROUP), key=lambda point: point.name):
         _add_external(commands, point)

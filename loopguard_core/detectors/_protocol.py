@@ -6,23 +6,80 @@ action. It has no clock and no randomness, so the same transcript always gives t
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from loopguard_core._bounded import count
 from loopguard_core._ladder import Ladder
-from loopguard_core._outcome import Outcome
+from loopguard_core._outcome import Outcome, Result
+from loopguard_core._traits import UNKNOWN, Nature, Traits
 from loopguard_core._types import Channel
 
 _SMALL = 256
+_KEPT = 2048
+_HANDLE = 80
+_WAITING_KEY = re.compile(
+    r"(?:wait|sleep|delay|yield|block|poll)(?:_?(?:s|secs?|seconds|ms|millis|time|for|interval|minutes))*$",
+    re.IGNORECASE,
+)
+_HANDLE_KEY = re.compile(r"(?:^|_|[a-z])(?:id|session|job|task|handle|pid|run|process|terminal)$", re.IGNORECASE)
+_UNKNOWN_NATURE = Nature()
+
+
+class Past:
+    """What is known of an identity that was asked for before.
+
+    Attributes:
+        first: Round in which it was first asked for.
+        last: Round in which it was last asked for.
+        times: Rounds that asked for it.
+        steady_since: Round whose outcome has not changed since.
+        changes: Outcomes in a row that differed from the one before.
+        news: Rounds with news in the session, up to and with its last round.
+        refused: True if it was refused the last time.
+        polling: True if it was a poll when it was last asked for.
+        result: The last result that was recorded; None before the first.
+    """
+
+    __slots__ = ("changes", "first", "last", "news", "polling", "refused", "result", "steady_since", "times")
+
+    def __init__(self, number: int) -> None:
+        self.first = self.last = self.steady_since = number
+        self.times = self.changes = self.news = 0
+        self.refused = self.polling = False
+        self.result: Result | None = None
+
+    def save(self) -> list[Any]:
+        """As plain JSON."""
+        kept = None if self.result is None else self.result.save()
+        numbers = [self.first, self.last, self.times, self.steady_since, self.changes, self.news]
+        return [numbers, self.refused + 2 * self.polling, kept]
+
+    @classmethod
+    def restored(cls, state: Any) -> Past:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        numbers, flags, kept = state
+        past = cls(0)
+        past.first, past.last, past.times, past.steady_since, past.changes, past.news = map(count, numbers)
+        past.refused, past.polling = bool(flags & 1), bool(flags & 2)
+        past.result = None if kept is None else Result.restored(kept)
+        return past
 
 
 @dataclass(slots=True, eq=False)
 class ObservedCall:
     """One distinct call of a round, as detectors see it.
 
-    `tool`, `arguments` and `text` are whole while the round is scored, and dropped after it: between rounds a session
-    keeps nothing of them. A detector that needs them later works out what it needs in `begin_round`.
+    `tool`, `arguments` and `text` are whole while the round is scored. After it a session keeps no argument of the
+    caller's, and of the text only what is small, until the tool is called again. A detector that needs more later works
+    it out in `begin_round`.
 
     Attributes:
         call_id: The provider's id.
@@ -32,6 +89,14 @@ class ObservedCall:
         arguments: The parsed arguments, or the raw text where they are not JSON.
         text: Tool name, newline and canonical loop key: what `identity` is the hash of.
         refusable: False for a call the SDK cannot refuse.
+        nature: What is known of the tool; see `loopguard_core._traits`.
+        traits: What is known of this call: a set of `reads`, `mutates`, `polls`, `delegates`; empty if unknown.
+        past: What is known of the identity; None the first time.
+        fresh: True if the world changed since it was last asked for, so that what accumulated starts afresh.
+        probe: True if it had been refused, and is let through once to see whether anything changed.
+        refused: True if it was refused in this round. Set after scoring.
+        gist: After a resume, a hash in place of `text`; see `loopguard_core._similar`.
+        signature: Hashes of what a search returned, entry by entry; None for other tools.
         outcome: Set when the round is closed; None if no result was recorded.
         streak: Rounds in a row that contain this identity; set by `repeated_call`.
     """
@@ -45,12 +110,81 @@ class ObservedCall:
     refusable: bool = True
     outcome: Outcome | None = None
     streak: int = 1
+    nature: Nature = _UNKNOWN_NATURE
+    traits: Traits = UNKNOWN
+    past: Past | None = None
+    fresh: bool = False
+    probe: bool = False
+    refused: bool = False
+    signature: frozenset[int] | None = None
+    gist: str | None = None
 
-    def shrink(self) -> None:
-        """Drop what a hostile model could have made large."""
+    def shrink(self, keep: bool = False) -> None:
+        """Drop what a hostile model could have made large, and what is not ours.
+
+        Args:
+            keep: Whether small arguments stay, as text, until the tool is called again.
+        """
         self.arguments = None
         if len(self.text) > _SMALL:
-            self.tool, self.text, self.call_id = self.tool_key, "", ""
+            self.tool, self.call_id = self.tool_key, ""
+        if not keep or len(self.text) > _KEPT:
+            self.text = ""
+
+    @property
+    def plain(self) -> Any:
+        """What of the arguments counts, as plain JSON; None if it was let go."""
+        return plain_of(self.text)
+
+    @property
+    def polling(self) -> bool:
+        """Whether it asks for something that is not done yet: by its name, or by what it returned the last time.
+
+        A result makes a poll only of a call that does not start things, and whose arguments hold a handle or nothing.
+        """
+        result = None if self.past is None else self.past.result
+        if "polls" in self.traits:
+            return result is None or not result.finished
+        if self.nature.declared or result is None:
+            return False
+        most = 0 if "mutates" in self.traits else _HANDLE  # what a name says is sent must be nothing
+        if type(self.arguments) is dict and any(_waits(key, value) for key, value in self.arguments.items()):
+            return not result.finished and _holds_handle(self.arguments, most)
+        if not result.pending:
+            return False
+        if self.nature.shell:
+            return "reads" in self.traits
+        return not self.nature.starts and _holds_handle(self.arguments, most)
+
+
+def _waits(key: Any, value: Any) -> bool:
+    """Whether an argument makes the call itself let time pass: `wait_s = 30`, `yield_ms = 1000`."""
+    return type(value) in (int, float) and value > 0 and _WAITING_KEY.match(str(key)) is not None
+
+
+def _holds_handle(arguments: Any, most: int) -> bool:
+    """Whether arguments are nothing but short values: ids, names, flags, numbers.
+
+    Args:
+        arguments: Of the call.
+        most: Characters of a value that is no id. Ids may have more.
+    """
+    if type(arguments) is not dict:  # a strange mapping may never end
+        return arguments is None or arguments == ""
+    return all(
+        value is None
+        or isinstance(value, bool | int | float)
+        or (isinstance(value, str) and (len(value) <= most or (len(value) <= _HANDLE and _HANDLE_KEY.search(str(key)))))
+        for key, value in arguments.items()
+    )
+
+
+def plain_of(text: str) -> Any:
+    """The loop key in `ObservedCall.text`, as plain JSON; None if there is none."""
+    try:
+        return json.loads(text.partition("\n")[2])
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +199,7 @@ class Finding:
         evidence: Facts for the operator. Plain JSON, never arguments, results or text.
         char: Offset in the channel's text; None for calls.
         abort: True if the running stream is to be cut.
+        about: What the streak is about, where it spans several identities; steering happens once for it.
     """
 
     streak: int
@@ -74,6 +209,7 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     char: int | None = None
     abort: bool = False
+    about: str | None = None
 
 
 class Detector:
@@ -86,6 +222,9 @@ class Detector:
 
     name: ClassVar[str]
     ladder: ClassVar[Ladder] = Ladder(observe=1)
+    only_repeats: ClassVar[bool] = False
+    """True if rounds in which nothing repeats, and nothing fails, can be left out: `begin_round` and `close_round` are
+    not called for them."""
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """The finding as one clause, for people and for the model: starts lower case, ends without a full stop.
@@ -109,8 +248,11 @@ class Detector:
     def close_round(self, calls: Sequence[ObservedCall]) -> None:
         """Take note of what the last round's calls returned."""
 
+    def begin_message(self) -> None:
+        """Forget the running message: it failed, and a retry writes it anew."""
+
     def feed_text(self, delta: str, channel: Channel) -> Finding | None:
-        """Read a piece of the running message."""
+        """Read a piece of the running message, cut however the provider, or loopguard, cuts it."""
         return None
 
     def end_message(self, finish_reason: str | None) -> Finding | None:

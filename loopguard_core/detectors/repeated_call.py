@@ -4,8 +4,17 @@ An identity's streak is the number of *that tool's* rounds in a row that contain
 once, order within a round does not matter, and rounds of other tools leave a streak alone:
 `[a,b] [a,c] [a,d]` puts `a` at 3.
 
-With outcomes "aware", a changed outcome makes the next request streak 1. With "ignore" arguments alone decide, as in
-the reference whose figures are in `tests/data/conformance/rounds.jsonl`.
+With outcomes "aware", a streak also ends where the outcome changed, where the world was changed since (see `_history`),
+and after eight rounds of news; a call that was refused is then let through once, and counts on only if nothing changed.
+With "ignore" arguments alone decide, as in the reference whose figures are in `tests/data/conformance/rounds.jsonl`.
+
+| kind | what it is |
+|---|---|
+| `poll` | asks for something that is not done yet |
+| `mutation` | sends, pays, deletes, writes: every repeat does it again |
+| `transient` | fails with what may pass by itself; has a row of its own only in preset `patient` |
+| `changing` | the same arguments and never the same result, nothing else new in between |
+| `changing`, too | a step in a user interface, whose short acknowledgement tells nothing of what it did |
 """
 
 from __future__ import annotations
@@ -15,47 +24,48 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from loopguard_core._bounded import count, short_text
+from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
-from loopguard_core._outcome import changed
-from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
+from loopguard_core._outcome import Change, Result
+from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, Past
 
-MAX_IDENTITIES = 72
+MAX_IDENTITIES = 44
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
+
+_SPARED = 4
+_ACKNOWLEDGEMENT = 120  # characters
 
 MAX_TOOLS = 64
 """Tools remembered in a session."""
 
 
 class _Streak:
-    """What is known of one identity.
+    """What is counted about one identity.
 
     Attributes:
         length: Rounds in a row.
         since: Round in which the streak began.
-        digest: The last outcome; None until one was recorded.
+        changed: Results in a row that differed from the one before, nothing else new in between.
         news: True if the last outcome differed, so that the next request starts afresh.
         held: True after a summary: the next request does not count, because the model lost what it had seen.
         spared: True if a summary has already spared this streak a count. It does so once, or a summary in every
             round would hide a loop.
+        probed: The streak that goes on if this request, let through to see, brings the same again; 0 if it is none.
     """
 
-    __slots__ = ("digest", "held", "length", "news", "since", "spared")
+    __slots__ = ("changed", "held", "length", "news", "probed", "since", "spared")
 
-    def __init__(
-        self,
-        length: int,
-        since: int,
-        digest: str | None = None,
-        news: bool = False,
-        held: bool = False,
-        spared: bool = False,
-    ) -> None:
+    def __init__(self, length: int, since: int, *, changed: int = 0, flags: int = 0, probed: int = 0) -> None:
         self.length = length
         self.since = since
-        self.digest = digest
-        self.news = news
-        self.held = held
-        self.spared = spared
+        self.changed = changed
+        self.news, self.held, self.spared = bool(flags & 1), bool(flags & 2), bool(flags & 4)
+        self.probed = probed
+
+    @property
+    def flags(self) -> int:
+        """The three marks as one number."""
+        return self.news + 2 * self.held + 4 * self.spared
 
 
 class RepeatedCall(Detector):
@@ -63,22 +73,28 @@ class RepeatedCall(Detector):
 
     Args:
         lowest: The streak from which on findings are reported.
-        outcome_aware: Whether a changed outcome ends a streak.
+        history: What the session has seen; None if a changed outcome ends no streak.
     """
 
     name: ClassVar[str] = "repeated_call"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["repeated_call"]
 
-    def __init__(self, lowest: int = 1, *, outcome_aware: bool = True) -> None:
+    def __init__(self, lowest: int = 1, history: History | None = None) -> None:
         self._lowest = lowest
-        self._aware = outcome_aware
+        self._history = history
         self._tools: OrderedDict[str, dict[str, _Streak]] = OrderedDict()
         self._identities = 0
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """What was repeated, and for how many rounds."""
-        result = " and its result did not change" if self._aware else ""
-        return f"`{tool}` was requested with the same arguments in {finding.streak} rounds in a row{result}"
+        asked = f"`{tool}` was requested with the same arguments in {finding.streak} rounds in a row"
+        if finding.kind == "changing":
+            return asked + ("" if finding.evidence.get("interface") else " and returned something else each time")
+        if finding.kind == "poll":
+            return asked + " and what it asks about did not change"
+        if finding.kind == "transient":
+            return asked + " and failed in the same way"
+        return asked + ("" if self._history is None else " and its result did not change")
 
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
         """Count the round; every call gets its streak, and a finding from the lowest rung on."""
@@ -86,14 +102,14 @@ class RepeatedCall(Detector):
             call = calls[0]
             key = call.tool_key
             before = self._tools.get(key)
-            streak = self._next(before, call.identity, number)
+            streak = self._next(before, call, number)
             self._remember(key, {call.identity: streak}, before)
             return self._report(call, streak)
         rounds: dict[str, dict[str, _Streak]] = {}
         for call in calls:
             key = call.tool_key
             present = rounds.setdefault(key, {})
-            present[call.identity] = self._next(self._tools.get(key), call.identity, number)
+            present[call.identity] = self._next(self._tools.get(key), call, number)
         findings: list[Finding] = []
         for call in calls:
             findings.extend(self._report(call, rounds[call.tool_key][call.identity]))
@@ -101,22 +117,38 @@ class RepeatedCall(Detector):
             self._remember(key, present, self._tools.get(key))
         return findings
 
-    def _next(self, before: dict[str, _Streak] | None, identity: str, number: int) -> _Streak:
-        last = before.get(identity) if before is not None else None
+    def _next(self, before: dict[str, _Streak] | None, call: ObservedCall, number: int) -> _Streak:
+        last = before.get(call.identity) if before is not None else None
         if last is None:
             return _Streak(1, number)
-        if last.news:
-            return _Streak(1, number, last.digest)
+        if call.probe:
+            return _Streak(1, last.since, probed=last.length)
+        if last.news or call.fresh:
+            return _Streak(1, number, changed=0 if call.fresh or self._other_news(call) else last.changed)
         if last.held:
-            return _Streak(last.length, last.since, last.digest, spared=True)
-        return _Streak(last.length + 1, last.since, last.digest, spared=last.spared)
+            return _Streak(last.length, last.since, flags=_SPARED)
+        return _Streak(last.length + 1, last.since, flags=_SPARED * last.spared)
+
+    def _other_news(self, call: ObservedCall) -> bool:
+        """Whether anything else was new since the call was last asked for."""
+        return self._history is not None and call.past is not None and self._history.news > call.past.news
 
     def _report(self, call: ObservedCall, streak: _Streak) -> Sequence[Finding]:
         call.streak = streak.length
         if streak.length < self._lowest:
-            return ()
-        evidence = {"rounds": streak.length, "since_round": streak.since}
-        return (Finding(streak.length, streak.since, identity=call.identity, evidence=evidence),)
+            return self._changing(call, streak)
+        kind = None if self._history is None else _kind(call, self._history)
+        evidence: dict[str, Any] = {"rounds": streak.length, "since_round": streak.since}
+        if kind == "changing":
+            evidence["interface"] = True
+        return (Finding(streak.length, streak.since, identity=call.identity, kind=kind, evidence=evidence),)
+
+    def _changing(self, call: ObservedCall, streak: _Streak) -> Sequence[Finding]:
+        if not streak.changed or "mutates" in call.traits or call.polling:
+            return ()  # what a mutation returns anew is its work
+        rounds = streak.changed + 2  # the first result, those that differed, and this request
+        evidence = {"rounds": rounds, "different_results": streak.changed + 1}
+        return (Finding(rounds, streak.since, identity=call.identity, kind="changing", evidence=evidence),)
 
     def _remember(self, key: str, present: dict[str, _Streak], before: dict[str, _Streak] | None) -> None:
         self._identities += len(present) - (len(before) if before is not None else 0)
@@ -127,16 +159,18 @@ class RepeatedCall(Detector):
             self._identities -= len(dropped)
 
     def close_round(self, calls: Sequence[ObservedCall]) -> None:
-        """Compare what each call returned with what it returned the last time."""
-        if not self._aware:
+        """Take note of whether each call returned what it returned the last time."""
+        if self._history is None:
             return
         for call in calls:
-            if call.outcome is None:
-                continue
             streak = self._tools.get(call.tool_key, {}).get(call.identity)
-            if streak is not None:
-                streak.news = changed(streak.digest, call.outcome)
-                streak.digest = call.outcome.digest
+            if streak is None or call.outcome is None:
+                continue
+            change = call.outcome.change
+            streak.news = change is Change.CHANGED
+            streak.changed = streak.changed + 1 if streak.news else 0
+            if streak.probed and not streak.news:
+                streak.length, streak.probed = streak.probed, 0
 
     def user_turn(self) -> None:
         """Forget: a user may well want the same thing again."""
@@ -145,7 +179,7 @@ class RepeatedCall(Detector):
 
     def compacted(self) -> None:
         """Let each known call be asked for once more without counting it, once a streak."""
-        if self._aware:
+        if self._history is not None:
             for present in self._tools.values():
                 for streak in present.values():
                     streak.held = not streak.spared
@@ -153,7 +187,7 @@ class RepeatedCall(Detector):
     def save(self) -> Any:
         """The streaks, tools in order of last use."""
         return [
-            [key, [[i, s.length, s.since, s.digest, s.news + 2 * s.held + 4 * s.spared] for i, s in present.items()]]
+            [key, [[i, s.length, s.since, s.changed, s.probed, s.flags] for i, s in present.items()]]
             for key, present in self._tools.items()
         ]
 
@@ -168,14 +202,9 @@ class RepeatedCall(Detector):
             for key, rows in state:
                 tools[short_text(key)] = {
                     short_text(identity): _Streak(
-                        count(length),
-                        count(since),
-                        None if digest is None else short_text(digest),
-                        bool(flags & 1),
-                        bool(flags & 2),
-                        bool(flags & 4),
+                        count(length), count(since), changed=count(changed), probed=count(probed), flags=count(flags)
                     )
-                    for identity, length, since, digest, flags in rows
+                    for identity, length, since, changed, probed, flags in rows
                 }
         except TypeError as error:
             raise ValueError("not a saved state of repeated_call") from error
@@ -183,3 +212,29 @@ class RepeatedCall(Detector):
         self._identities = 0
         for key, present in tools.items():
             self._remember(key, present, None)
+
+
+def _kind(call: ObservedCall, history: History) -> str | None:
+    """The row of the ladder table for a call whose result did not change."""
+    past = call.past
+    if call.polling or (past is not None and "mutates" not in call.traits and _waits(call, past, history)):
+        return "poll"
+    result = None if past is None else past.result
+    if result is not None and result.failed:
+        if result.failure is None or not result.failure.transient:
+            return None
+        # Trying again after time was let pass is what transient failures ask for.
+        return "poll" if past is not None and history.waited(past) else "transient"
+    if "mutates" not in call.traits:
+        return None
+    return "changing" if call.nature.ui and _acknowledges(result) else "mutation"
+
+
+def _waits(call: ObservedCall, past: Past, history: History) -> bool:
+    """Whether it looks again at something that has had time to change, and is not known to have failed or ended."""
+    return history.waited(past) and not call.nature.starts and (past.result is None or not past.result.finished)
+
+
+def _acknowledges(result: Result | None) -> bool:
+    """Whether a result is no more than "done": nothing that could have changed, or not."""
+    return result is None or result.size <= _ACKNOWLEDGEMENT

@@ -172,6 +172,19 @@ def test_a_directory_is_its_recordings_in_order(command: Command, tmp_path: Path
     ]
 
 
+def test_recordings_of_every_form_may_be_named_together(command: Command, tmp_path: Path) -> None:
+    samples = CASES.parent / "transcripts"
+    unknown = tmp_path / "unknown.json"
+    unknown.write_text('[{"type": "robot"}]')
+    code, out, err = command("--preset", "openrouter", "--format", "json", str(samples), str(unknown), LOOP)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 2
+    assert err.startswith(f"loopguard replay: {unknown}: is not a recorded conversation in a form this release reads (")
+    assert rows[-1]["file"] == LOOP
+    assert {(row["rounds"], row["messages"], row["ended"]) for row in rows[:-1]} == {(4, 5, "complete")}
+    assert {tuple(actions(row)) for row in rows[:-1]} == {((2, "observe"), (3, "block"), (4, "block"))}
+
+
 def test_a_directory_without_recordings_is_an_error(command: Command, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     code, _, err = command("runs")

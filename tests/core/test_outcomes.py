@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopguard_core import Action, Decision, LoopGuard, Session, ToolCall
+from loopguard_core._ladder import DETECTORS
 
 CALL = ToolCall("1", "tool", {"n": 1})
 MISSING = object()
@@ -108,13 +109,13 @@ class TestAware:
             session.record_result("2", "same")
         assert [decision.streak for decision in session.begin_round([CALL, other])] == [1, 5]
 
-    def test_an_outcome_is_compared_only_while_the_streak_lasts(self) -> None:
-        """A call that went out of use starts from nothing."""
+    def test_an_outcome_is_compared_across_other_calls_of_its_tool(self) -> None:
+        """The last one counts, however long ago: what differs from it is news."""
         session = LoopGuard().session()
         for call, result in ((CALL, "x"), (ToolCall("1", "tool", {"n": 2}), "x"), (CALL, "y")):
             session.begin_round([call])
             session.record_result("1", result)
-        assert session.begin_round([CALL])[0].streak == 2
+        assert session.begin_round([CALL])[0].streak == 1
 
 
 class TestSeveralCallsOfOneIdentity:
@@ -410,33 +411,33 @@ class Asked:
 
 
 SUMMARY, USER = "summary", "user"
+OTHERS = [*(name for name in DETECTORS if name != "repeated_call"), "repeated_call.changing"]
+ALONE = {"detectors": {name: {"enabled": False} for name in OTHERS}}
 
 
 def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> int:  # noqa: C901  # the prose, rule by rule
     """The streak of a call of the last round, worked out from the prose alone.
 
-    An identity's streak is the number of its tool's rounds in a row that contain it. A changed outcome makes the next
-    request streak 1; one never recorded counts as unchanged. A user starts afresh. After a summary one request is not
-    counted, once a streak.
+    An identity's streak is the number of its tool's rounds in a row that contain it. An outcome that differs from the
+    identity's last one makes the next request streak 1; one never recorded counts as unchanged. A user starts afresh.
+    After a summary one request is not counted, once a streak.
     """
-    rounds: list[Asked | str] = []
-    for entry in reversed(history):
-        if entry == USER:
-            break
-        if isinstance(entry, Asked):
-            if not any(tool == identity[0] for tool, _ in entry.calls):
-                continue
-            if identity not in entry.calls:
-                break
-        rounds.insert(0, entry)
-    while rounds and rounds[0] == SUMMARY:
-        rounds.pop(0)
+    start = 0
+    for place, entry in enumerate(history):
+        left = (
+            isinstance(entry, Asked) and identity not in entry.calls and any(t == identity[0] for t, _ in entry.calls)
+        )
+        if entry == USER or left:
+            start = place + 1
     streak, last, changed, granted, spared = 0, None, False, False, False
-    for entry in rounds:
+    for place, entry in enumerate(history):
         if isinstance(entry, str):
-            granted = not spared
+            granted = entry == SUMMARY and streak > 0 and not spared
+            streak = 0 if entry == USER else streak
             continue
-        if changed or streak == 0:
+        if identity not in entry.calls:
+            continue
+        if place < start or streak == 0 or changed:
             streak, spared = 1, False
         elif granted:
             spared = True
@@ -446,6 +447,8 @@ def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> in
         changed = outcome is not None and last is not None and outcome != last
         last = outcome or last
         granted = False
+        if place < start:
+            streak = 0
     return streak
 
 
@@ -468,7 +471,7 @@ def act(session: Session, calls: list[tuple[tuple[str, int], tuple[bool, str] | 
 
 def follow(transcript: list[Any]) -> int:
     """Play a transcript against the model; the longest streak it had."""
-    session = LoopGuard().session()
+    session = LoopGuard(ALONE).session()
     history: list[Asked | str] = []
     longest = 0
     for step in transcript:

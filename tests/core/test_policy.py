@@ -265,16 +265,9 @@ def test_what_is_written_beats_the_preset_key_by_key() -> None:
     assert policy.limits.turns == 40
 
 
-@pytest.mark.parametrize("name", ["dsh", "patient", "strict"])
-def test_a_preset_of_a_later_version_is_told_so(name: str) -> None:
-    assert error_of(preset=name).endswith(
-        "this preset comes in a later version; available now: default, openrouter, observe"
-    )
-
-
 def test_an_unknown_preset_suggests_the_nearest() -> None:
     assert "did you mean 'openrouter'?" in error_of(preset="open-router")
-    assert "there is no such preset; available: default, openrouter, observe" in error_of(preset=["observe"])
+    assert "there is no such preset; available: default, openrouter, dsh, patient, strict, observe" in error_of(preset=["observe"])
 
 
 def test_a_wrong_preset_does_not_hide_other_problems() -> None:
@@ -361,8 +354,8 @@ def test_a_detector_of_rows_alone_moves_the_rungs_that_are_on() -> None:
 
 
 def test_rungs_in_use_are_those_on_in_any_ladder() -> None:
-    assert Policy().rungs_in_use() == (Action.OBSERVE, Action.BLOCK, Action.STOP)
-    policy = Policy(ladder={"stop": False}, tools={"bash": {"ladder": {"escalate": 2}}})
+    assert Policy().rungs_in_use() == (Action.OBSERVE, Action.STEER, Action.BLOCK, Action.STOP)
+    policy = Policy(preset="openrouter", ladder={"stop": False}, tools={"bash": {"ladder": {"escalate": 2}}})
     assert policy.rungs_in_use() == (Action.OBSERVE, Action.ESCALATE, Action.BLOCK)
 
 
@@ -469,14 +462,15 @@ def test_the_policy_imports_no_agent_sdk() -> None:
             {"detectors": {"repeated_call": {"ladder": {"stop": False}}}},
             ["detectors.repeated_call.ladder: block without stop"],
         ),
-        ({"detectors": {"repeated_call": {"enabled": False}}}, ["detectors: every detector"]),
-        ({"detectors": {"cycle": {"enabled": True}}}, ["detectors.cycle: not in this release: no effect"]),
+        ({"detectors": {name: {"enabled": False} for name in DETECTORS}}, ["detectors: every detector"]),
+        ({"detectors": {"repeated_call": {"enabled": False}}}, []),
+        ({"detectors": {"cycle": {"enabled": True}}}, []),
         ({"detectors": {"cycle": {"enabled": False}}}, []),
         ({"tools": {"a*": {"ladder": {"stop": 2}}}}, ['tools."a*".ladder: block = 3 can never fire']),
         ({"tools": {"a": {"loop_key": False, "ladder": {"stop": 9}}}}, ["tools.a.ladder: no effect, because loop_key"]),
         ({"tools": {"a": {"loop_key": False, "normalize": ["nfkc"]}}}, ["tools.a.normalize: no effect"]),
-        ({"tools": {"a": {"traits": ["reads"]}}}, ["tools.a.traits: not in this release: no effect"]),
-        ({"text": {}}, ["text: not in this release: no effect"]),
+        ({"tools": {"a": {"traits": ["reads"]}}}, []),
+        ({"text": {}}, []),
         ({"key": {"name": "a"}}, ["key: not in this release: no effect"]),
         ({"key": None}, []),
         (

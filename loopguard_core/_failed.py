@@ -1,0 +1,107 @@
+"""Whether an output is a failure, where the SDK did not say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_HEAD = 256
+_JSON_LIMIT = 64 * 1024
+_FAILED_WORDS = frozenset({"error", "failed", "failure"})
+_EXIT_CODES = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
+_TAIL = 400
+# The last line of a longer output, where installers and compilers say what went wrong.
+_FAILURE_END = re.compile(r"(?:error|fatal)\b[^\n]{0,20}: |(?-i:ERROR|FATAL) |.{0,40}\[errno -?\d+\]", re.IGNORECASE)
+_HTTP_ERROR = 400
+
+# "Error: x", "TimeoutError: x", "requests.exceptions.ConnectionError(x)", "[ERROR] x", "Traceback (most recent ..."
+_ERROR_TEXT = re.compile(
+    r"\s*(?:\[?(?:fatal |internal |tool |execution |runtime )?(?:error|exception)\]?(?:[:!(\s]|$)"
+    r"|(?!no |zero |without )(?:[\w-]{1,24} ){1,3}error(?: code)?\s?[:(#-]?\s?(?:-?\d|:|$)"
+    r"|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]"
+    r"|traceback \(most recent call last\))",
+    re.IGNORECASE,
+)
+# What shells, HTTP libraries and tool runners write that does not say "error": the first words of the text, perhaps
+# after the program's name ("curl: (6) Could not resolve host").
+_FAILURE_TEXT = re.compile(
+    r"\s*(?:(?:failed|failure|fatal|denied|错误|失败|エラー)\s*[:：(]"
+    r"|(?:http(?:/[\d.]+)?\s)?[45]\d\d\s+[A-Za-z]{3}"
+    r"|(?:[\w./-]{1,40}:\s(?:line \d+:\s)?(?:\(\d+\)\s)?)?(?:could not|couldn't|cannot|can't|unable to|failed to"
+    r"|permission denied|access denied|no such (?:file|host|tool|function)|command not found"
+    r"|connection (?:refused|reset|timed out|closed|aborted)|operation not permitted"
+    r"|(?:request|connection|operation) timed out|rate limit exceeded|too many requests|unknown tool|unauthorized)\b"
+    r"|(?:[\w.]{1,40}: )?net::err_\w+|sudo: |[A-Z]{4,14}: (?:permission|no |operation|connection|address|resource|file)"
+    r"|;; connection timed out|[\w.]{1,60}\(\) (?:missing|got an unexpected|takes) )",
+    re.IGNORECASE,
+)
+# One line that ends in what went wrong ("cat: x: No such file or directory"), or says so of the call itself.
+_FAILURE_LINE = re.compile(
+    r"[^\n]{1,160}: (?:no such file or directory|permission denied|command not found|is a directory|not a directory)\s*(?:\n|$)"
+    r"|[^\n]{0,60}\b(?:validation failed|validation error|is not a valid tool)\b",
+    re.IGNORECASE,
+)
+
+
+def judge_error(output: Any) -> bool:
+    """Whether an output is a failure.
+
+    The one rule: an exception; an object (or the text of a JSON object) with a truthy `error`, `errors`, `isError` or
+    `is_error`, with `success` or `ok` false, with `status` "error", "failed" or "failure", or with a numeric
+    `status`, `status_code` or `statusCode` of 400 and more; or text that begins as failures do: with "Error",
+    "Exception", "SomethingError:", "Traceback (most recent call last)", "failed:", "fatal:", an HTTP status of 400 and
+    more with its words, "could not ...", "permission denied" and the like, perhaps after a program's name; or whose
+    first line ends in "No such file or directory" or its kin; or a longer text whose last line begins with "error: " or
+    "fatal: "; or an object with an exit code other than 0 and nothing but `stderr`. Anything else is a success: that tests failed is what
+    their tool was asked to find out.
+    """
+    if isinstance(output, str):
+        head = output[:_HEAD]
+        if head.lstrip()[:1] == "{" and len(output) <= _JSON_LIMIT:
+            return _json_failed(output)
+        if _FAILURE_TEXT.match(head):
+            return True
+        # Looking for the words first is faster than the patterns, and nearly always settles it.
+        words = head if head.islower() else head.lower()
+        if ("error" in words or "exception" in words or "traceback" in words) and _ERROR_TEXT.match(head):
+            return True
+        telling = "directory" in words or "denied" in words or "not found" in words or "valid" in words
+        if telling and _FAILURE_LINE.match(head):
+            return True
+        return len(output) > _HEAD and _ends_in_failure(output)
+    if isinstance(output, BaseException):
+        return True
+    return isinstance(output, Mapping) and _object_failed(output)
+
+
+def _ends_in_failure(text: str) -> bool:
+    tail = text[-_TAIL:].rstrip()
+    return _FAILURE_END.match(tail, tail.rfind("\n") + 1) is not None
+
+
+def _json_failed(text: str) -> bool:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(parsed, dict) and _object_failed(parsed)
+
+
+def _object_failed(fields: Mapping[Any, Any]) -> bool:
+    if any(fields.get(name) for name in ("error", "errors", "isError", "is_error")):
+        return True
+    if fields.get("success") is False or fields.get("ok") is False:
+        return True
+    # Programs leave with a code for many reasons ("no line matched"); what they write beside it tells.
+    code = next((fields[name] for name in _EXIT_CODES if name in fields), 0)
+    if type(code) is int and code != 0 and fields.get("stderr") and not fields.get("stdout"):
+        return True
+    for name in ("status", "status_code", "statusCode"):
+        status = fields.get(name)
+        if isinstance(status, str) and status.casefold() in _FAILED_WORDS:
+            return True
+        if isinstance(status, int) and not isinstance(status, bool) and status >= _HTTP_ERROR:
+            return True
+    return False

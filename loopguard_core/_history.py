@@ -1,0 +1,343 @@
+"""What the session has seen: each call's last outcome, what is news, and when the world was changed.
+
+Kept once and read by every detector, so that a healthy round pays for it once. Like them it is a pure state machine:
+the same transcript gives the same history.
+
+- **News**: a first result that succeeded and says something, or a changed one.
+- **Epoch**: a successful mutation that is new, or whose result is, begins one. What had accumulated before about other
+  calls starts afresh.
+- **Expiry**: after eight rounds of news without it, a call starts afresh too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any
+
+from loopguard_core._bounded import count, short_text
+from loopguard_core._outcome import Change, Result
+from loopguard_core._similar import gist
+from loopguard_core.detectors._protocol import ObservedCall, Past, plain_of
+
+MAX_IDENTITIES = 44
+"""Identities remembered; those seen longest ago go first. No round has more."""
+
+MAX_TOOLS = 8
+"""Tools whose last call is remembered whole."""
+
+MAX_ROUNDS = 64
+"""Rounds that are looked back on, for cycles."""
+
+MAX_HELD = 16 * 1024
+"""Bytes of results held in memory until they can be compared; never saved."""
+
+EXPIRY = 8
+"""Rounds of news after which a streak ends. Source: section 5 of the design."""
+
+_WIDE = 8  # calls of one round that are told apart in the look back
+_NEW = (Change.FIRST, Change.CHANGED)
+MAX_HOT = 16
+_HOT = 8  # rounds for which a tool is watched after something about it repeated
+
+
+class LastCall:
+    """The last call of a tool: what the next one is compared with.
+
+    Attributes:
+        identity: Of the call.
+        text: Its `ObservedCall.text`, where that is small; else empty.
+        result: What it returned; None if nothing was recorded.
+        number: Its round.
+        before: The tool's call before that one.
+        gist: After a resume, a hash in place of the arguments.
+    """
+
+    __slots__ = ("before", "gist", "identity", "number", "result", "text")
+
+    def __init__(
+        self,
+        identity: str,
+        text: str,
+        result: Result | None,
+        number: int,
+        before: LastCall | None,
+        known: str | None = None,
+    ) -> None:
+        self.identity = identity
+        self.text = text
+        self.result = result
+        self.number = number
+        if before is not None:
+            before.before = None
+        self.before: LastCall | None = before
+        self.gist = known
+
+    def save(self) -> list[Any]:
+        """As plain JSON: a hash in place of the arguments."""
+        if self.gist is None and self.text:
+            self.gist = gist(plain_of(self.text))
+        return [self.identity, self.gist, None if self.result is None else self.result.save(), self.number]
+
+    @classmethod
+    def restored(cls, state: Any) -> LastCall:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        identity, saved, result, number = state
+        return cls(
+            short_text(identity),
+            "",
+            None if result is None else Result.restored(result),
+            count(number),
+            None,
+            None if saved is None else short_text(saved),
+        )
+
+
+class History:
+    """What one session has seen so far.
+
+    Attributes:
+        rounds: The last rounds, oldest first: number, identities in it, whether it brought news.
+        news: Rounds that brought news, counted from the start.
+        epoch: Round of the last successful new mutation; 0 before the first.
+        last_news: The last round that brought news.
+        read_change: The last round in which a reading call's result changed.
+        waiting: The last round in which time was let pass, or something not done yet was asked about.
+        last_calls: The last call of each tool.
+    """
+
+    def __init__(self) -> None:
+        self.rounds: deque[tuple[int, tuple[str, ...], bool]] = deque(maxlen=MAX_ROUNDS)
+        self.news = 0
+        self.last_news = 0
+        self.epoch = 0
+        self.read_change = 0
+        self.waiting = 0
+        self.last_calls: OrderedDict[str, LastCall] = OrderedDict()
+        self._epoch_by = ""
+        self._known: OrderedDict[str, Past] = OrderedDict()
+        self._held: OrderedDict[str, Result] = OrderedDict()
+        self._bytes = 0
+        self._hot: dict[str, int] = {}
+        self._failed = False
+
+    def past(self, identity: str) -> Past | None:
+        """What is known of an identity."""
+        return self._known.get(identity)
+
+    def begin(self, calls: Sequence[ObservedCall], number: int) -> bool:
+        """Look the calls of a round up, before anything is scored.
+
+        Returns:
+            False if nothing about the round repeats anything: then detectors that only know repeats need not look.
+        """
+        loud = self._failed  # after a failure everything is looked at: it may be one root across tools
+        hot = self._hot
+        for call in calls:
+            past = self._known.get(call.identity)
+            if past is not None:
+                call.past = past
+                self._judge(call, past)
+                past.polling = call.polling
+                if past.polling:
+                    self.waiting = number
+                self._watch(call.tool_key)
+                loud = True
+            elif hot and (left := hot.get(call.tool_key)):
+                loud = True
+                if left > 1:
+                    hot[call.tool_key] = left - 1
+                else:
+                    del hot[call.tool_key]
+        return loud
+
+    def _watch(self, tool: str) -> None:
+        self._hot[tool] = _HOT
+        if len(self._hot) > MAX_HOT:
+            del self._hot[next(iter(self._hot))]
+
+    def waited(self, past: Past) -> bool:
+        """Whether the run has been waiting since an identity was last asked for, so that nothing new is no wonder."""
+        return self.waiting > 0 and self.waiting >= past.last
+
+    def _judge(self, call: ObservedCall, past: Past) -> None:
+        """Whether what accumulated about the call starts afresh."""
+        last = past.last
+        traits = call.traits
+        if (
+            (self.epoch >= last and self._epoch_by != call.identity)
+            or (self.read_change >= last and "reads" not in traits)
+            or ("delegates" in traits and self.last_news > last)
+        ):
+            call.fresh = True
+        elif self.news - past.news >= EXPIRY:
+            call.fresh, call.probe = True, past.refused
+
+    def close(self, calls: Sequence[ObservedCall], number: int) -> bool:
+        """Take note of what a round brought; each outcome gets its `change`.
+
+        Returns:
+            As `begin`: False if there is nothing in it for detectors that only know repeats.
+        """
+        loud = news = self._failed = False
+        epoch_by: str | None = None
+        for call in calls:
+            past = self._place(call, number)
+            outcome = call.outcome
+            result = None if outcome is None else outcome.result
+            if outcome is not None and result is not None:
+                change = outcome.change = self._compare(call, past, result, number)
+                news = news or change is Change.CHANGED or (change is Change.FIRST and not _says_nothing(result))
+                if "mutates" in call.traits and not outcome.failed and change in _NEW:
+                    epoch_by = call.identity
+                past.result = result
+                self._hold(call.identity, result)
+            loud = loud or call.tool_key in self._hot
+            past.refused, past.last = call.refused, number
+            past.times += 1
+            self._remember_call(call, result, number)
+        if news or epoch_by is not None:
+            self.news += 1
+            self.last_news = number
+        if epoch_by is not None:
+            self.epoch, self._epoch_by = number, epoch_by
+        self._look_back(calls, number, news)
+        while len(self._known) > MAX_IDENTITIES:
+            identity, _ = self._known.popitem(last=False)
+            self._drop(identity)
+        return loud
+
+    def _place(self, call: ObservedCall, number: int) -> Past:
+        past = self._known.get(call.identity)
+        if past is None:
+            past = self._known[call.identity] = Past(number)
+        else:
+            self._known.move_to_end(call.identity)
+        call.past = past
+        return past
+
+    def _compare(self, call: ObservedCall, past: Past, result: Result, number: int) -> Change:
+        """What a result is against the identity's last one; whatever repeats or fails has its tool watched."""
+        if past.result is None:
+            last = self.last_calls.get(call.tool_key)
+            repeats = last is not None and last.result is not None and last.result.digest == result.digest
+            if result.failed or repeats:
+                self._failed = self._failed or result.failed
+                self._watch(call.tool_key)
+            return Change.FIRST
+        change = result.same_as(past.result)
+        self._failed = self._failed or result.failed
+        self._watch(call.tool_key)
+        if change is Change.CHANGED:
+            past.steady_since = number
+            past.changes += 1
+            if "reads" in call.traits:
+                self.read_change = number
+        else:
+            past.changes = 0
+        return change
+
+    def _remember_call(self, call: ObservedCall, result: Result | None, number: int) -> None:
+        if result is None and call.tool_key in self.last_calls:
+            return  # what was refused or lost is no call to compare with
+        before = self.last_calls.get(call.tool_key)
+        self.last_calls[call.tool_key] = LastCall(call.identity, call.text, result, number, before, call.gist)
+        self.last_calls.move_to_end(call.tool_key)
+        if len(self.last_calls) > MAX_TOOLS:
+            self.last_calls.popitem(last=False)
+
+    def _look_back(self, calls: Sequence[ObservedCall], number: int, news: bool) -> None:
+        identities = tuple(call.identity for call in calls)
+        if len(identities) > 1:
+            identities = tuple(sorted(identities)[:_WIDE])
+        for call in calls:
+            if call.past is not None:
+                call.past.news = self.news
+        self.rounds.append((number, identities, news))
+
+    def _hold(self, identity: str, result: Result) -> None:
+        self._drop(identity)
+        size = result.pack()
+        if size > MAX_HELD // 2:
+            result.let_go()
+            return
+        self._held[identity] = result
+        self._bytes += size
+        while self._bytes > MAX_HELD:
+            self._drop(next(iter(self._held)))
+
+    def _drop(self, identity: str) -> None:
+        held = self._held.pop(identity, None)
+        if held is not None:
+            self._bytes -= held.held
+            held.let_go()
+
+    def user_turn(self) -> None:
+        """A user spoke: what is known of the world stands, what was counted does not."""
+        self.rounds.clear()
+        self.last_calls.clear()
+        self._hot.clear()
+
+    # -- save and resume ---------------------------------------------------------------------------------------
+
+    def save(self) -> Any:
+        """As plain JSON: hashes and counts, no text."""
+        index = {identity: place for place, identity in enumerate(self._known)}
+        return {
+            "known": [[identity, *past.save()] for identity, past in self._known.items()],
+            "rounds": [
+                [number, places, int(news)]
+                for number, identities, news in self.rounds
+                if (places := [index[identity] for identity in identities if identity in index])
+            ],
+            "marks": [self.news, self.last_news, self.epoch, self.read_change, self.waiting],
+            "epoch_by": self._epoch_by,
+            "calls": [[tool, last.save()] for tool, last in self.last_calls.items()],
+            "hot": list(self._hot.items()),
+            "failed": int(self._failed),
+        }
+
+    def restore(self, state: Any) -> None:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        try:
+            known = OrderedDict(
+                (short_text(identity), Past.restored(saved)) for identity, *saved in state["known"][-MAX_IDENTITIES:]
+            )
+            names = list(known)
+            rounds = [
+                (count(number), tuple(names[count(place)] for place in places[:_WIDE]), bool(new))
+                for number, places, new in state["rounds"][-MAX_ROUNDS:]
+            ]
+            marks = [count(mark) for mark in state["marks"]]
+            news, last_news, epoch, read_change, waiting = marks
+            epoch_by = short_text(state["epoch_by"])
+            calls = [(short_text(tool), LastCall.restored(last)) for tool, last in state["calls"][-MAX_TOOLS:]]
+            hot = {short_text(tool): count(left) for tool, left in state["hot"][-MAX_HOT:]}
+            failed = bool(state["failed"])
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError("not a saved history") from error
+        self.__init__()  # type: ignore[misc]  # afresh, then filled
+        self._known = known
+        self.rounds.extend(rounds)
+        self.news, self.last_news, self.epoch, self.read_change, self.waiting = (
+            news,
+            last_news,
+            epoch,
+            read_change,
+            waiting,
+        )
+        self._epoch_by = epoch_by
+        self.last_calls.update(calls)
+        self._hot, self._failed = hot, failed
+
+
+def _says_nothing(result: Result) -> bool:
+    return result.failed or result.empty

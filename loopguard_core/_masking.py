@@ -1,0 +1,224 @@
+"""What of a result changes by itself, so that a repeat of the same thing is seen as one.
+
+Digits as such are never masked: `8 failed` after `9 failed` is progress, and 401 is not 500. Only these classes are:
+
+| name | what it covers |
+|---|---|
+| `uuids` | UUIDs and ULIDs |
+| `hashes` | hexadecimal words of 7 characters and more with a digit and a letter; fields called hash, sha, digest |
+| `timestamps` | dates and times in the common notations, Unix time, fields such as `created_at` and `timestamp` |
+| `durations` | a number with a unit of time, fields such as `elapsed` and `durationMs`; never what is left or remaining |
+| `transport` | what names one request, process or message: request, trace, span, session, message id; pid; nonce; etag |
+| `ports` | the port behind a host, fields called port |
+| `addresses` | memory addresses |
+| `counters` | what a tool counts about its own use: attempt 3, call #4, read 2x this session |
+| `floats` | digits beyond the sixth significant one |
+| `paths` | files and folders in a place for temporary ones |
+| `ids` | any other field called id or ending in it; only where the call changes something: new things get new ids |
+
+Where nothing is left after masking, the value that changes *is* the answer (the commit that was asked for, the time of
+day), and nothing is masked; again but for calls that change something, whose answer is what they did.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, get_args
+
+MaskName = Literal[
+    "uuids",
+    "hashes",
+    "timestamps",
+    "durations",
+    "transport",
+    "ports",
+    "addresses",
+    "counters",
+    "floats",
+    "paths",
+    "ids",
+]
+MASKS: tuple[MaskName, ...] = get_args(MaskName)
+
+UserMasker = Callable[[str], str]
+"""Turns a result into what of it counts. It sees at most 128 KB, and what it returns is cut to that."""
+
+HOLE = "\0"
+"""What stands for a masked value."""
+
+MAX_USER_OUTPUT = 128 * 1024
+
+# A field in any notation, with its value: `"messageId": "m0"`, `pid=4000`, `session: calm-river`.
+_FIELD = re.compile(
+    r"(?<![A-Za-z0-9_])([A-Za-z][\w-]{0,40})(\"?\s{0,2}[=:]\s{0,2})"
+    r"(\"(?:[^\"\\]|\\.){0,200}\"|'[^']{0,200}'|[^\s,;&|)(\[\]{}<>\"']{1,200})"
+)
+# A word that holds a digit, and a unit of time behind it.
+_WORD = re.compile(
+    r"(?<![\w.:+-])([A-Za-z_.:+-]{0,64}\d[\w.:+-]{0,200})"
+    r"(\s(?:[nuµm]s|s|secs?|seconds?|mins?|minutes?|hrs?|hours?|milliseconds?)(?![\w%/-]))?"
+)
+_TEMPORARY = re.compile(
+    r"(?:/private)?/(?:tmp|var/tmp|var/folders|dev/shm)/[^\s\"':;,)\]]{1,300}|[A-Z]:\\[^\s\"']{0,200}\\Temp\\[^\s\"']{1,200}"
+)
+_JOB = re.compile(r"^\[\d{1,3}\] \d{2,8}$", re.MULTILINE)  # what a shell says of a job in the background
+_MONTH = re.compile(
+    r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\.?\s{1,2}\d{1,2}(?![\d:])(?:,? \d{4}\b)?"
+)
+_WEEKDAY = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?:day|sday|nesday|rsday|urday)?\b")
+
+_KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
+    ("durations", re.compile(
+        r"(?:\w+_)?(?:duration|elapsed|latency|took|uptime|runtime)(?:_?(?:ms|s|secs?|seconds|millis))?|\w+_ms"
+        r"|(?:real|user|sys|cpu|wall|total|response|execution|exec|build|query|run|processing)_?time"
+    )),
+    ("timestamps", re.compile(r"(?:\w+_)?(?:timestamp|ts|time|date|datetime|at|now|modified|mtime|ctime|atime|expires|last_seen)")),
+    ("transport", re.compile(
+        r"(?:x_)?(?:request|req|trace|span|correlation|session|sess|msg|message|event|log|run|execution|invocation"
+        r"|operation|call|tool_?call|transaction|txn|delivery|process|thread|worker|container|conversation|batch)"
+        r"_?(?:id|uuid|no|nr|key|name|token)"
+        r"|session|pid|ppid|tid|nonce|etag|ref|reference|token|csrf_?token|(?:idempotency|cache)_?key|served_by|host_?name"
+    )),
+    ("hashes", re.compile(r"(?:\w+_)?(?:sha|sha1|sha256|md5|hash|digest|checksum|fingerprint)")),
+    ("ports", re.compile(r"(?:\w+_)?port")),
+    ("counters", re.compile(
+        r"(?:\w+_)?tokens|attempts?|retry|retries|retry_?count|seq|sequence|seq_?no|serial|hits|counter"
+        r"|(?:access|reads?|views?|calls?|requests?|use|usage|visits?|hits?)_?counts?"
+    )),
+    ("ids", re.compile(r"id|uid|guid|\w*_id")),
+)  # fmt: skip
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+_UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}|[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_HEX = re.compile(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,128}", re.IGNORECASE)
+_ADDRESS = re.compile(r"0x[0-9a-f]{4,16}", re.IGNORECASE)
+_TIME = re.compile(
+    r"(?:19|20)\d\d-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+    r"|\d{1,2}:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|1[5-9]\d{8}(?:\d{3}|\.\d{1,9})?"
+)
+_DURATION = re.compile(
+    r"(?:\d{1,6}h)?(?:\d{1,6}m)?\d{1,9}(?:\.\d{1,9})?(?:[nuµm]s|s|sec|secs|min|mins|h)|\d{1,6}m\d{1,2}s"
+)
+_NUMBER = re.compile(r"#?\d{1,9}(?:\.\d{1,9})?")
+_LONG_FLOAT = re.compile(r"-?\d{1,15}\.\d{7,20}")
+_PORT = re.compile(r"(.*[A-Za-z0-9.]):\d{4,5}")
+_TIMES = re.compile(r"\d{1,9}x")
+_LEFT_AFTER = re.compile(r"\s{0,2}(?:left|remaining|to go|until|of \d)", re.IGNORECASE)
+_TIMES_AFTER = re.compile(
+    r"\s{1,2}(?:attempts?|retries|tries|times|invocations|calls)\b(?! (?:failed|left|remaining))", re.I
+)
+_SESSION_AFTER = re.compile(r" (?:this|in this|so far|already|during)")
+_COUNTED_BEFORE = re.compile(
+    r"(?:\b(?:attempt|retry|try|call|invocation|request)\s{0,2}[#:=]{0,2}\s{0,2}#?)$", re.IGNORECASE
+)
+_PROCESS_BEFORE = re.compile(r"\b(?:pid|tid|process|thread|worker)\s{0,2}#?$", re.IGNORECASE)
+_PORT_BEFORE = re.compile(r"\bport\s$", re.IGNORECASE)
+_TOOK_BEFORE = re.compile(r"\b(?:took|elapsed:?|after|in)\s$", re.IGNORECASE)
+
+_NAMES = re.compile(r"\"[\w .-]{1,60}\"\s*:|\b[\w.-]{1,60}\s?[=:](?=\s?" + HOLE + ")")
+_ABOUT_TIME = re.compile(r"\b(?:at|on|in|as|of|the|is|it|now|time|date|today|utc|gmt|cet|local|current(?:ly)?)\b", re.I)
+_ANYTHING = re.compile(r"[^\W_]")
+_LONG = 400
+
+
+@functools.lru_cache(maxsize=4096)
+def _class_of_key(key: str) -> MaskName | None:
+    """What the name of a field says about its value."""
+    plain = _CAMEL.sub("_", key).replace("-", "_").lower()
+    for name, pattern in _KEYS:
+        if pattern.fullmatch(plain):
+            return name
+    return None
+
+
+class Masker:
+    """The masks that hold for one tool.
+
+    Args:
+        masks: Names from `MASKS`, and functions of the caller, which run first.
+        mutates: Whether the call changes something.
+    """
+
+    __slots__ = ("_functions", "_mutates", "_named")
+
+    def __init__(self, masks: Iterable[MaskName | UserMasker] = MASKS, *, mutates: bool = False) -> None:
+        masks = tuple(masks)
+        self._functions: tuple[UserMasker, ...] = tuple(mask for mask in masks if callable(mask))
+        named = {mask for mask in masks if isinstance(mask, str)}
+        self._named = frozenset(named if mutates else named - {"ids"})
+        self._mutates = mutates
+
+    def __call__(self, text: str, echoes: Sequence[str] = ()) -> str:
+        """The text with holes where it changes by itself.
+
+        Args:
+            text: A result, already bounded.
+            echoes: Words of the call's arguments that hold a digit: where the result repeats them they say nothing.
+        """
+        for function in self._functions:
+            text = str(function(text[:MAX_USER_OUTPUT]))[:MAX_USER_OUTPUT]
+        if not self._named:
+            return text
+        masked = text
+        for echo in echoes:
+            masked = masked.replace(echo, HOLE)
+        if "paths" in self._named and ("/" in masked or "\\" in masked):
+            masked = _TEMPORARY.sub(HOLE, masked)
+        if "transport" in self._named and masked.startswith("["):
+            masked = _JOB.sub(HOLE, masked)
+        masked = _FIELD.sub(self._field, masked)
+        if "timestamps" in self._named:
+            masked = _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked))
+        masked = _WORD.sub(self._word, masked)
+        return masked if self._mutates or masked == text or _says_something(masked) else text
+
+    def _field(self, match: re.Match[str]) -> str:
+        key, sign, value = match.groups()
+        return f"{key}{sign}{HOLE}" if _class_of_key(key) in self._named and value[:1] not in "/\\" else match[0]
+
+    def _word(self, match: re.Match[str]) -> str:
+        word, unit = match[1], match[2]
+        bare = word.rstrip(".:+-")
+        rest = word[len(bare) :] + (unit or "")
+        masked = self._masked(bare, unit, match)
+        return match[0] if masked is None else masked + rest
+
+    def _masked(self, word: str, unit: str | None, match: re.Match[str]) -> str | None:
+        named = self._named
+        if word.isdigit() and len(word) < 10 and unit is None:  # by far the most common: a plain number
+            return self._plain_number(match)
+        if "durations" in named and (_NUMBER.fullmatch(word) if unit else _DURATION.fullmatch(word)):
+            return None if _LEFT_AFTER.match(match.string, match.end()) else HOLE
+        for name, pattern in (("timestamps", _TIME), ("uuids", _UUID), ("hashes", _HEX), ("addresses", _ADDRESS)):
+            if name in named and pattern.fullmatch(word):
+                return HOLE
+        if "floats" in named and _LONG_FLOAT.fullmatch(word):
+            return f"{float(word):.6g}"
+        if "ports" in named and (port := _PORT.fullmatch(word)):
+            return f"{port[1]}:{HOLE}"
+        if "counters" in named and _TIMES.fullmatch(word) and _SESSION_AFTER.match(match.string, match.end()):
+            return HOLE
+        return self._plain_number(match) if _NUMBER.fullmatch(word) else None
+
+    def _plain_number(self, match: re.Match[str]) -> str | None:
+        before = match.string[max(0, match.start() - 16) : match.start()]
+        if "counters" in self._named and (
+            _COUNTED_BEFORE.search(before) or _TIMES_AFTER.match(match.string, match.end())
+        ):
+            return HOLE
+        if "transport" in self._named and _PROCESS_BEFORE.search(before):
+            return HOLE
+        if "ports" in self._named and _PORT_BEFORE.search(before):
+            return HOLE
+        if "durations" in self._named and "." in match[1] and _TOOK_BEFORE.search(before):
+            return HOLE
+        return None
+
+
+def _says_something(masked: str) -> bool:
+    """Whether anything but holes, names of fields and words around a time is left; no long answer is one value."""
+    if len(masked) > _LONG:
+        return True
+    return _ANYTHING.search(_ABOUT_TIME.sub(" ", _NAMES.sub(" ", masked))) is not None

@@ -1,0 +1,174 @@
+"""Whether two calls of one tool ask for the same thing in other words.
+
+Equal means equal after case, white space, punctuation and order, after what is said beside the request (a reason, an
+attempt number, a request id), after an extra field, and after writing the same part of a command several times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import xxhash
+
+from loopguard_core._canonical import canonical_json
+
+Likeness = Literal["near", "grown", "rephrased"]
+"""`near`: the same thing; `grown`: a command with more copies of its own parts; `rephrased`: prose in new words."""
+
+# Fields that count, name or explain a call and do not change what it does.
+_BESIDE = frozenset(
+    """retry retries attempt attempts try tries retry_count attempt_number attempt_no nonce request_id req_id correlation_id
+    trace_id span_id idempotency_key client_request_id timestamp ts requested_at sent_at called_at cache_buster cachebuster
+    _ _t _ts reason reasoning explanation rationale justification
+    thought thoughts thinking why intent purpose urgency please tool_call_id""".split()
+)
+# These too, but only beside something that is plainly done: in `create_issue` the title is what it is about.
+_LABELS = frozenset(
+    "title display display_name label description desc note notes comment summary status_text activity message_to_user name".split()
+)
+_DEEDS = frozenset("command cmd code script query sql url path file file_path input expression statement".split())
+_PROSE = frozenset(
+    "body message content text description html comment msg note summary task prompt instructions context memory".split()
+)
+
+_WORDS = re.compile(r"[^\W_]+")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_PARTS = re.compile(r"\s*(?:&&|\|\||[;\n])\s*")
+_COMMAND_LIKE = re.compile(r"&&|\|\||[;\n]")
+_LONGEST = 4096
+_DEPTH = 4
+_STOP_WORDS = frozenset(
+    """the a an and or of to for in on at is are was be been i you we they it this that with from as by please hello hi dear hey
+    thanks thank many very much could would can will may your our my me us just kind kindly best regards team all""".split()
+)
+_OVERLAP = 0.6
+_OVERLAP_ALONE = 0.7  # where nothing else is there to be the same
+_LEAST_PROSE = 20
+
+
+def likeness(before: Any, after: Any, *, mutates: bool, hands_over: bool = False, ui: bool = False) -> Likeness | None:
+    """How alike two argument objects are, which are known not to be equal.
+
+    Args:
+        before: Of the earlier call.
+        after: Of the later one.
+        mutates: Whether the tool changes the world: then a title is what it is about, and no label.
+        hands_over: Whether it hands over to another agent: then the tool alone says what is asked.
+        ui: Whether it is a step in a user interface: then `ref` numbers what `element` names.
+    """
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return "near" if isinstance(before, str) and isinstance(after, str) and same_words(before, after) else None
+    beside = _BESIDE
+    if not mutates and not _DEEDS.isdisjoint({_plain(key) for key in after}):
+        beside = _BESIDE | _LABELS
+    core_before = {key: value for key, value in before.items() if _plain(key) not in beside}
+    core_after = {key: value for key, value in after.items() if _plain(key) not in beside}
+    if ui and core_before.keys() == core_after.keys() and len(core_after) > 1:
+        core_before, core_after = (
+            {key: v for key, v in core.items() if key != "ref"} for core in (core_before, core_after)
+        )
+    if not core_before and not core_after:
+        return "near" if hands_over else None
+    if not core_before or not core_after:
+        return None
+    different = [
+        key for key in core_before.keys() & core_after.keys() if not _alike(core_before[key], core_after[key], 0)
+    ]
+    if not different and (core_before.keys() <= core_after.keys() or core_after.keys() <= core_before.keys()):
+        return "near"
+    if (
+        different
+        and core_before.keys() == core_after.keys()
+        and all(_grown(core_before[key], core_after[key]) for key in different)
+    ):
+        return "grown"
+    if (mutates or hands_over) and different and core_before.keys() == core_after.keys():
+        least = _OVERLAP if len(core_after) > len(different) else _OVERLAP_ALONE
+        if all(_plain(key) in _PROSE and rephrased(core_before[key], core_after[key], least) for key in different):
+            return "rephrased"
+    return None
+
+
+def gist(arguments: Any) -> str:
+    """Hash of what has to be equal for two calls to be near: for one whose arguments are no longer there."""
+    if isinstance(arguments, Mapping):
+        arguments = {key: value for key, value in arguments.items() if _plain(key) not in _BESIDE}
+    return xxhash.xxh3_64_hexdigest(canonical_json(_evened(arguments, 0)).encode("utf-8", "surrogatepass"))
+
+
+def _evened(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return sorted(_WORDS.findall(value[:_LONGEST].casefold())) or value[:_LONGEST]
+    if isinstance(value, Mapping) and depth < _DEPTH:
+        return {str(key): _evened(inner, depth + 1) for key, inner in value.items()}
+    return value
+
+
+def has_something_beside(arguments: Mapping[Any, Any]) -> bool:
+    """Whether any field may count, name or explain the call: a cheap first look."""
+    return not _BESIDE.isdisjoint(arguments) or not _LABELS.isdisjoint(arguments)
+
+
+def _plain(key: Any) -> str:
+    return _CAMEL.sub("_", str(key)).replace("-", "_").lower()
+
+
+def _alike(before: Any, after: Any, depth: int) -> bool:
+    if before == after:
+        return True
+    if depth >= _DEPTH or type(before) is not type(after):
+        return False
+    if isinstance(before, str):
+        return same_words(before, after)
+    if isinstance(before, Mapping):
+        return before.keys() == after.keys() and all(_alike(before[key], after[key], depth + 1) for key in before)
+    if isinstance(before, list) and len(before) == len(after):
+        return all(_alike(one, other, depth + 1) for one, other in zip(before, after, strict=True)) or (
+            sorted(map(str, before)) == sorted(map(str, after))
+        )
+    return False
+
+
+def same_words(before: str, after: str) -> bool:
+    """Whether two texts are equal after case, white space, punctuation and order."""
+    if len(before) > _LONGEST or len(after) > _LONGEST:
+        return False
+    if abs(len(before) - len(after)) > max(16, len(before) // 2):  # far more than punctuation
+        return False
+    words = sorted(_WORDS.findall(before.casefold()))
+    # A text without any word, such as an operator, is its punctuation.
+    return bool(words) and words == sorted(_WORDS.findall(after.casefold()))
+
+
+def _grown(before: Any, after: Any) -> bool:
+    """Whether two commands have the same parts, one of them some more often."""
+    if not isinstance(before, str) or not isinstance(after, str) or max(len(before), len(after)) > _LONGEST:
+        return False
+    if not _COMMAND_LIKE.search(before) and not _COMMAND_LIKE.search(after):
+        return False
+    one, other = ({part for part in _PARTS.split(text) if part} for text in (before, after))
+    return one == other
+
+
+def rephrased(before: Any, after: Any, least: float = _OVERLAP) -> bool:
+    """Whether two pieces of prose say the same: most of the words that carry meaning, and all the numbers, are shared.
+
+    Args:
+        before: The earlier one.
+        after: The later one.
+        least: Share of the shorter one's words that must be in both.
+    """
+    if not isinstance(before, str) or not isinstance(after, str) or min(len(before), len(after)) < _LEAST_PROSE:
+        return False
+    one, other = _keywords(before), _keywords(after)
+    if not one or not other:
+        return False
+    if {word for word in one if word.isdigit()} != {word for word in other if word.isdigit()}:
+        return False
+    return len(one & other) >= least * min(len(one), len(other))
+
+
+def _keywords(text: str) -> set[str]:
+    return set(_WORDS.findall(text[:_LONGEST].casefold())) - _STOP_WORDS

@@ -1,0 +1,268 @@
+"""What kind of tool a call goes to: from the policy, else from MCP annotations, else from names and arguments.
+
+One place and one table; `docs/traits.md` is written from it. Where nothing is known, nothing is claimed: an unknown
+tool starts no epoch and is no poll.
+
+| trait | meaning | inferred from |
+|---|---|---|
+| `reads` | changes nothing | readOnlyHint; get, list, search, ...; shell commands that only read or test; SELECT; GET |
+| `mutates` | changes the world | destructiveHint, readOnlyHint = false; send, create, write, edit, ...; INSERT; POST |
+| `polls` | asks whether something is done | poll, `*_status`, `wait_for_*`; a waiting time; results, see `polling` |
+| `waits` | lets time pass: exempt | sleep, wait, pause; a shell command that only sleeps |
+| `delegates` | hands over to another agent | transfer_to_*, handoff*, delegate*, *_agent |
+| `exempt` | not looked at | only by policy |
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loopguard_core import _shell
+from loopguard_core._masking import MASKS, Masker
+from loopguard_core._search_query import is_search
+
+Traits = frozenset[str]
+UNKNOWN: Traits = frozenset()
+READS: Traits = frozenset({"reads"})
+MUTATES: Traits = frozenset({"mutates"})
+POLLS: Traits = frozenset({"reads", "polls"})
+WAITS: Traits = frozenset({"waits"})
+DELEGATES: Traits = frozenset({"delegates"})
+
+_READ_WORDS = frozenset(
+    """get gets read reads list lists ls search searches find finds fetch fetches lookup look query queries view
+    views show shows describe check checks grep glob cat head tail retrieve inspect count scan browse select
+    explain analyze analyse summarize summarise calculate compute evaluate validate verify test tests lint diff
+    compare screenshot snapshot extract scrape crawl peek stat measure estimate load open download preview render
+    think plan thought reason recall remember ask detect classify translate parse whoami info status history
+    observe see watch monitor download capture examine review audit locate dump tree""".split()
+)
+_MUTATION_WORDS = frozenset(
+    """send sends create creates update updates delete deletes remove removes write writes edit edits insert inserts
+    replace replaces patch put post save saves store stores set sets add adds append move moves rename merge
+    commit push deploy pay pays charge refund transfer book cancel submit publish upload install uninstall apply
+    approve reject assign close reopen archive mark tag label comment reply forward schedule reserve order buy
+    sell purchase withdraw invite share grant revoke enable disable reset restart rollback revert undo drop
+    truncate register subscribe unsubscribe notify message email mail sms tweet dm issue file escalate resolve
+    provision scale migrate import record log charge modify change complete finish trigger spawn kill terminate
+    start stop launch""".split()
+)
+_STARTING_WORDS = frozenset(
+    """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule build""".split()
+)
+_UI_WORDS = frozenset(
+    "click tap press scroll swipe hover drag drop type fill key keypress keys navigate goto back forward next previous focus mouse".split()
+)
+_POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
+_WAIT_WORDS = frozenset("sleep wait waits delay pause idle".split())
+_FACT_WORDS = frozenset(
+    """status state progress info list count details history log logs results result output version health summary
+    stats metrics""".split()
+)
+_SHELL_NAMES = frozenset(
+    """bash sh shell zsh fish exec terminal powershell pwsh cmd console command run_command run_shell
+    run_shell_command execute_command execute_shell shell_exec shell_command run_terminal_cmd run_in_terminal
+    local_shell container_exec run_bash execute_bash terminal_run ssh ssh_exec run_terminal_command""".split()
+)
+_CODE_NAMES = frozenset(
+    """python execute run_python python_repl repl code code_interpreter jupyter execute_python ipython run_code""".split()
+)
+_HANDOFF = re.compile(
+    r"(?:transfer(?:_back)?_to|hand_?off(?:_to)?|delegate(?:_to|_work)?|switch_to|route_to|consult|call_agent|ask_agent"
+    r"|run_agent|spawn_agent|sub_?agent|invoke_agent|dispatch_agent)(?:_\w+)?$|task$"
+)
+_AGENT = re.compile(r"(?:\w+_)?(?:agent|subagent|coworker)$")
+_WAIT_FOR = re.compile(
+    r"(?:wait|sleep|pause|delay)(?:_(?:for_)?(?:seconds|secs|ms|minutes|time|a_bit|until))?$|(?:\w+_)?sleep$"
+)
+_WAIT_UNTIL = re.compile(
+    r"(?:wait|poll|await)(?:_(?:for|until|on))?_\w+$"
+    r"|(?:check|get|query|fetch)_(?:\w+_)?(?:status|progress|job|build|run|deployment)$"
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SPLIT = re.compile(r"[^A-Za-z0-9]+")
+_SQL = re.compile(r"\s*(?:--[^\n]*\n\s*)*(?:with\b.{0,2000}?\)\s*)?(\w+)", re.IGNORECASE | re.DOTALL)
+_SQL_READS = frozenset({"select", "show", "describe", "desc", "explain", "pragma", "values", "table", "analyze"})
+_SQL_WRITES = frozenset(
+    {"insert", "update", "delete", "create", "drop", "alter", "merge", "truncate", "grant", "replace", "upsert", "copy"}
+)
+_LONGEST_NAME = 200
+_MASK = Masker()
+_MASK_MUTATING = Masker(mutates=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Nature:
+    """What is known of a tool before its arguments are seen.
+
+    Attributes:
+        traits: Of every call; empty if unknown or if the arguments decide.
+        declared: True if the policy or an annotation says so: then arguments and results do not change it.
+        shell: The arguments hold a shell command.
+        statement: The arguments may hold a statement that decides: SQL, or an HTTP method.
+        ui: A step in a user interface, whose short acknowledgement tells nothing of what it did.
+        starts: It starts things, so that a result saying "running" does not make it a poll.
+        writes_files: Its name says that it writes or edits files or text.
+        searches: Its name says that it searches.
+        mask: Masks the results of its calls.
+        mask_mutating: Masks the results of those that change something.
+        result_key: Fields of a JSON result that count; empty for all.
+    """
+
+    traits: Traits = UNKNOWN
+    declared: bool = False
+    shell: bool = False
+    statement: bool = False
+    ui: bool = False
+    starts: bool = False
+    writes_files: bool = False
+    searches: bool = False
+    mask: Masker = _MASK
+    mask_mutating: Masker = _MASK_MUTATING
+    result_key: Any = None
+
+    @property
+    def by_arguments(self) -> bool:
+        """Whether the arguments of each call decide."""
+        return (self.shell or self.statement) and not self.declared
+
+    def of(self, arguments: Any) -> Traits:
+        """The traits of one call, where the arguments decide."""
+        if self.shell:
+            return _of_command(_shell.command_in(arguments))
+        return _of_statement(arguments) or self.traits
+
+    def masker(self, traits: Traits) -> Masker:
+        """What masks the results of a call with these traits."""
+        return self.mask_mutating if "mutates" in traits else self.mask
+
+
+@functools.lru_cache(maxsize=2048)
+def infer(name: str) -> Nature:
+    """What the name alone says. Names come from the model: long ones are not looked at."""
+    if len(name) > _LONGEST_NAME:
+        return Nature()
+    plain = _plain(name)
+    words = [word for word in plain.split("_") if word]
+    if plain in _SHELL_NAMES or (plain.endswith(("_bash", "_shell", "_exec", "_terminal")) and "get" not in words):
+        return Nature(shell=True, starts=True)  # noqa: S604  # says of a tool that it is one
+    if plain in _CODE_NAMES:
+        return Nature(starts=True)
+    if _HANDOFF.match(plain) or (_AGENT.match(plain) and words[0] not in _READ_WORDS | _MUTATION_WORDS):
+        return Nature(DELEGATES, starts=True)
+    if _WAIT_FOR.match(plain):
+        return Nature(WAITS)
+    return _from_words(plain, words)
+
+
+def _plain(name: str) -> str:
+    """`mcp__github__createIssue`, `functions.create_issue` and `create-issue` are all `create_issue`."""
+    last = name.rpartition("__")[2] or name
+    last = re.split(r"[./:]", last)[-1] or last
+    return "_".join(part for part in _SPLIT.split(_CAMEL.sub("_", last)) if part).lower()
+
+
+def _from_words(plain: str, words: list[str]) -> Nature:
+    statement = bool({"sql", "query", "db", "database", "http", "request", "api", "fetch", "graphql"} & set(words))
+    ui = bool(_UI_WORDS & set(words)) and not {"get", "list", "search", "find"} & set(words[:1])
+    starts = bool(_STARTING_WORDS & set(words[:2]))
+    polls = bool(words and (words[-1] in _POLL_WORDS or _POLL_WORDS & set(words[:1]))) or bool(_WAIT_UNTIL.match(plain))
+    traits = _verb(words, ui=ui)
+    if polls and "mutates" not in traits and not starts:
+        traits = POLLS
+    writes_files = bool(
+        {"write", "edit", "replace", "patch", "insert", "save", "update", "create", "apply", "rewrite"} & set(words)
+    )
+    return Nature(
+        traits, statement=statement, ui=ui, starts=starts, writes_files=writes_files, searches=is_search(plain)
+    )
+
+
+def _verb(words: list[str], *, ui: bool) -> Traits:
+    """The trait of the word that says what is done: a fact asked for at the end, else the first verb."""
+    if not words:
+        return UNKNOWN
+    if words[-1] in _FACT_WORDS and not (
+        words[0] in _MUTATION_WORDS and len(words) == 2 and words[0] in ("set", "update", "write", "save")
+    ):
+        return READS
+    for word in words:
+        if word in _READ_WORDS:
+            return READS
+        if word in _MUTATION_WORDS:
+            return MUTATES
+    return MUTATES if ui else UNKNOWN
+
+
+def annotated(annotations: Mapping[str, Any]) -> Traits | None:
+    """What MCP annotations declare; None if they say nothing.
+
+    `readOnlyHint` true reads; `readOnlyHint` false or `destructiveHint` true mutates. `idempotentHint` says nothing
+    about loops: repeating without effect is still repeating.
+    """
+    if annotations.get("readOnlyHint") is True:
+        return READS
+    if annotations.get("readOnlyHint") is False or annotations.get("destructiveHint") is True:
+        return MUTATES
+    return None
+
+
+def _of_command(command: str | None) -> Traits:
+    if command is None:
+        return UNKNOWN
+    kind, sleeps = _shell.kind_of(command)
+    if kind == "sleeps":
+        return WAITS
+    if kind == "reads":
+        return POLLS if sleeps else READS
+    return MUTATES if kind == "writes" else UNKNOWN
+
+
+def _of_statement(arguments: Any) -> Traits:
+    if type(arguments) is not dict:
+        return UNKNOWN
+    method = arguments.get("method") or arguments.get("http_method")
+    if isinstance(method, str):
+        return READS if method.upper() in ("GET", "HEAD", "OPTIONS") else MUTATES
+    for key in ("query", "sql", "statement"):
+        text = arguments.get(key)
+        if isinstance(text, str) and (match := _SQL.match(text[:4096])):
+            word = match[1].lower()
+            if word in _SQL_READS:
+                return READS
+            if word in _SQL_WRITES:
+                return MUTATES
+    return UNKNOWN
+
+
+def declared(base: Nature, traits: Traits | None, mask: Masker, mask_mutating: Masker, result_key: Any) -> Nature:
+    """A nature with what the policy or an annotation says about the tool.
+
+    Args:
+        base: What its name says.
+        traits: As declared; None leaves what the name says.
+        mask: For the results of its calls.
+        mask_mutating: For the results of those that change something.
+        result_key: Fields of a result that count.
+    """
+    known = replace(base, mask=mask, mask_mutating=mask_mutating, result_key=result_key)
+    return known if traits is None else replace(known, traits=traits, declared=True)
+
+
+__all__ = [
+    "DELEGATES",
+    "MASKS",
+    "MUTATES",
+    "POLLS",
+    "READS",
+    "UNKNOWN",
+    "WAITS",
+    "Nature",
+    "Traits",
+    "annotated",
+    "infer",
+]

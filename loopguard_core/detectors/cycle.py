@@ -1,0 +1,168 @@
+"""`cycle`: the same rounds in the same order, lap after lap, with the same results.
+
+A-B-A-B and longer, up to eight rounds a lap. A lap is told by what is in it, not by where it begins, and rounds in
+between that are not part of it are passed over. A result that changed, or a change of the world, breaks a cycle. It
+fires at the request that would complete a lap.
+
+| kind | what it is |
+|---|---|
+| (none) | nothing new came up between the laps |
+| `gapped` | other rounds between brought news: no proof of a loop |
+| `interleaved` | a single call again and again, with news between |
+| `poll` | a part of it asks for something that is not done yet |
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import xxhash
+
+from loopguard_core._bounded import count, short_text
+from loopguard_core._history import History
+from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
+from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
+
+MAX_PERIOD = 8
+"""Rounds of the longest lap that is looked for. Source: section 5 of the design."""
+
+_MAX_BEGINNINGS = 8
+
+Token = tuple[str, ...]
+
+
+class Cycle(Detector):
+    """Counts the laps of the shortest cycle that the present request goes on with.
+
+    Args:
+        history: What the session has seen.
+    """
+
+    name: ClassVar[str] = "cycle"
+    ladder: ClassVar[Ladder] = DEFAULT_LADDERS["cycle"]
+    only_repeats: ClassVar[bool] = True
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._began: OrderedDict[str, int] = OrderedDict()
+        self._pardon = 0
+
+    def describe(self, finding: Finding, tool: str | None) -> str:
+        """How long the lap is, and how often it was run."""
+        length = finding.evidence.get("period", 0)
+        if length == 1:
+            return f"`{tool}` was requested with the same arguments {finding.streak} times, other calls between, with the same result"
+        return f"`{tool}` is part of the same {length} steps in the same order, {finding.streak} times over, with the same results"
+
+    def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
+        """Look for the shortest cycle this round goes on with."""
+        present = [call for call in calls if call.past is not None and not call.fresh and not call.past.polling]
+        if not present:
+            return ()
+        rounds = self._rounds(calls)
+        token: Token = tuple(sorted(call.identity for call in present))[:MAX_PERIOD]
+        period, matched = _shortest([token for _, token in rounds] + [token])
+        if period == 0:
+            self._pardon = min(self._pardon, 0)
+            return ()
+        start = rounds[len(rounds) + 1 - matched][0]
+        laps = matched // period - max(0, self._pardon)
+        # A call that is alone and has nothing between is `repeated_call`'s.
+        between = [(at, news) for at, _, news in self._history.rounds if at >= start]
+        if period == 1 and len(between) < matched:
+            return ()
+        lap = [token for _, token in rounds[len(rounds) + 1 - period :]] + [token]
+        about = _rotated(lap)
+        kind = self._kind(period, lap, any(news for at, news in between if at > start))
+        evidence = {"period": period, "laps": laps, "since_round": start, "rounds": number - start + 1}
+        return [
+            Finding(laps, self._since(about, start, laps), call.identity, kind, evidence, about=about)
+            for call in present
+        ]
+
+    def _rounds(self, calls: Sequence[ObservedCall]) -> list[tuple[int, Token]]:
+        """The rounds that may be part of a cycle: what of each was asked for again since, with the same result."""
+        valid: list[tuple[int, list[str]]] = []
+        times = Counter(call.identity for call in calls)
+        marks: dict[str, int] = {}
+        for number, identities, _ in self._history.rounds:
+            kept = [i for i in identities if number >= self._mark(i, marks)]
+            times.update(kept)
+            valid.append((number, kept))
+        rounds = [(number, tuple(sorted(i for i in kept if times[i] > 1))) for number, kept in valid]
+        return [(number, token) for number, token in rounds if token]
+
+    def _mark(self, identity: str, marks: dict[str, int]) -> int:
+        """The round from which on an identity's requests count: its result is the same since, and so is the world."""
+        mark = marks.get(identity)
+        if mark is None:
+            past = self._history.past(identity)
+            mark = 1 << 60 if past is None else max(past.steady_since, self._history.epoch)
+            marks[identity] = mark
+        return mark
+
+    def _kind(self, period: int, lap: Sequence[Token], news: bool) -> str | None:
+        members = [self._history.past(identity) for token in lap for identity in token]
+        if any(past is not None and past.polling for past in members):
+            return "poll"
+        if news:
+            return "interleaved" if period == 1 else "gapped"
+        failures = [past.result.failure for past in members if past is not None and past.result is not None]
+        known = [failure for failure in failures if failure is not None]
+        return "transient" if known and all(failure.transient for failure in known) else None
+
+    def _since(self, about: str, start: int, laps: int) -> int:
+        if laps <= 2 or about not in self._began:  # two laps are where a cycle begins to be one
+            self._began[about] = start
+            self._began.move_to_end(about)
+            if len(self._began) > _MAX_BEGINNINGS:
+                self._began.popitem(last=False)
+        return self._began[about]
+
+    def user_turn(self) -> None:
+        """Forget; the rounds themselves are forgotten by the history."""
+        self._began.clear()
+        self._pardon = 0
+
+    def compacted(self) -> None:
+        """Let one lap go uncounted, once a cycle: the model lost what it had seen."""
+        if self._pardon == 0:
+            self._pardon = 1
+
+    def save(self) -> Any:
+        """Where each cycle began."""
+        return [list(self._began.items()), self._pardon]
+
+    def restore(self, state: Any) -> None:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        try:
+            began, pardon = state
+            self._began = OrderedDict((short_text(about), count(since)) for about, since in began[-_MAX_BEGINNINGS:])
+            self._pardon = count(pardon)
+        except TypeError as error:
+            raise ValueError("not a saved state of cycle") from error
+
+
+def _shortest(tokens: list[Token]) -> tuple[int, int]:
+    """The smallest period with which the end of a sequence repeats, and how many of its tokens do; (0, 0) if none."""
+    last = len(tokens) - 1
+    for period in range(1, MAX_PERIOD + 1):
+        matched = 0
+        while last - matched - period >= 0 and tokens[last - matched] == tokens[last - matched - period]:
+            matched += 1
+        if matched >= period:  # at least two laps
+            return period, matched + period
+    return 0, 0
+
+
+def _rotated(lap: Sequence[Token]) -> str:
+    """One name for a lap, wherever it begins."""
+    joined = ["+".join(token) for token in lap]
+    smallest = min(joined[place:] + joined[:place] for place in range(len(joined)))
+    return "~" + xxhash.xxh3_64_hexdigest("|".join(smallest).encode())

@@ -1,0 +1,216 @@
+"""`repeated_message`: the model says the same again, or says nothing.
+
+Counted over consecutive responses, white space folded. Text beside differing calls counts only while those calls bring
+nothing new: the same lead-in before each of twelve files is a habit, not a loop.
+
+| kind | what it is |
+|---|---|
+| (none) | the same text without any call; a call announced and never made; the provider's own word for repetition |
+| `across_turns` | the same text without any call, while a user spoke in between |
+| `with_calls` | the same text beside calls that bring nothing new |
+| `empty` | responses with neither text nor a call, whoever speaks in between |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+from zlib import crc32
+
+import xxhash
+
+from loopguard_core._bounded import count, short_text
+from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
+from loopguard_core._types import Channel
+from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
+
+REPETITION = frozenset(
+    {"repetition", "repetition_detected", "repetitive", "loop", "loop_detected", "finished_repetition"}
+)
+"""Values of a provider's `finish_reason` that say it ended the message because it repeated itself."""
+
+MAX_HELD = 64 * 1024
+"""Characters of a message that count; the rest of a longer one is left out."""
+
+_CALLS = frozenset({"tool_calls", "tool_use", "function_call", "tool_call"})
+_QUIET_ROUNDS = 3  # rounds without new words after which a repeated lead-in counts
+_SPACE = re.compile(r"\s+")
+_WORD = re.compile(r"[^\W_]+")
+_NEW = 0.25  # share of words not seen before from which on a result is news; as in `rephrased_search`
+_MAX_WORDS = 128
+_HEAD = 4096
+
+
+class _Run:
+    """Responses in a row of one kind: how many, and which was the first."""
+
+    __slots__ = ("length", "since")
+
+    def __init__(self) -> None:
+        self.length = self.since = 0
+
+    def go_on(self, message: int, *, same: bool = True) -> None:
+        if not same or not self.length:
+            self.length, self.since = 0, message
+        self.length += 1
+
+    def end(self) -> None:
+        self.length = 0
+
+
+class RepeatedMessage(Detector):
+    """Counts equal messages, empty ones, and calls that were announced and not made."""
+
+    name: ClassVar[str] = "repeated_message"
+    ladder: ClassVar[Ladder] = DEFAULT_LADDERS["repeated_message"]
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._length = 0
+        self._fed = False
+        self._message = 0
+        self._last = ""
+        self._called = False
+        self._announced_calls = False
+        self._alone, self._beside, self._empty, self._announced = _Run(), _Run(), _Run(), _Run()
+        self._user_spoke = self._empty_now = False
+        self._quiet = 0
+        self._words: set[int] = set()
+
+    def describe(self, finding: Finding, tool: str | None) -> str:
+        """What was said again, and how often."""
+        times = finding.streak
+        what = finding.evidence.get("what")
+        if finding.kind == "empty":
+            return f"{times} responses in a row were empty"
+        if what == "finish_reason":
+            return "the provider ended a response because it repeated itself"
+        if what == "announced":
+            return f"{times} responses in a row announced a call and made none"
+        if finding.kind == "with_calls":
+            return f"the last {times} responses said the same, and the calls beside it brought nothing new"
+        return f"the last {times} responses said the same and made no call"
+
+    def feed_text(self, delta: str, channel: Channel) -> Finding | None:
+        """Collect the message; only what the model says counts, not how it reasons."""
+        self._fed = True
+        if channel == "content" and self._length < MAX_HELD:
+            self._parts.append(delta[: MAX_HELD - self._length])
+            self._length += len(delta)
+        return None
+
+    def end_message(self, finish_reason: str | None) -> Finding | None:
+        """Compare the message with the one before."""
+        self._message += 1
+        self._empty_now = False
+        text = _SPACE.sub(" ", "".join(self._parts)).strip()
+        self._parts, self._length = [], 0
+        fed, self._fed = self._fed, False
+        reason = (finish_reason or "").lower()
+        called, self._called = self._called, False
+        announced, self._announced_calls = self._announced_calls and not called, reason in _CALLS
+        if reason in REPETITION:
+            return Finding(self.ladder.steer or 1, self._message, evidence={"what": "finish_reason"})
+        if not fed:
+            return None  # a surface that does not pass the text on tells nothing about it
+        found = self._announcement(announced)
+        if not text:
+            return found or (None if reason in _CALLS else self._nothing(called, sure=bool(reason)))
+        return self._said(xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass")), called) or found
+
+    def _announcement(self, announced: bool) -> Finding | None:
+        if not announced:
+            self._announced.end()
+            return None
+        self._announced.go_on(self._message)
+        return Finding(self._announced.length, self._announced.since, evidence={"what": "announced"})
+
+    def _nothing(self, called: bool, *, sure: bool) -> Finding | None:
+        if called:
+            self._empty.end()
+        if not sure:
+            self._last = ""
+            return None  # its calls may follow
+        self._empty.go_on(self._message)
+        self._empty_now = True
+        return Finding(self._empty.length, self._empty.since, kind="empty", evidence={"messages": self._empty.length})
+
+    def _said(self, digest: str, called: bool) -> Finding | None:
+        self._empty.end()
+        same = digest == self._last
+        self._last = digest
+        if called:
+            self._alone.go_on(self._message, same=False)
+            self._beside.go_on(self._message, same=same)
+            if not same:
+                self._words, self._quiet = set(), 0
+            if self._quiet < _QUIET_ROUNDS:
+                return None
+            evidence = {"messages": self._beside.length, "rounds_without_news": self._quiet}
+            return Finding(self._beside.length, self._beside.since, kind="with_calls", evidence=evidence)
+        self._beside.go_on(self._message, same=False)
+        if not same:
+            self._user_spoke = False
+        self._alone.go_on(self._message, same=same)
+        kind = "across_turns" if self._user_spoke else None
+        return Finding(self._alone.length, self._alone.since, kind=kind, evidence={"messages": self._alone.length})
+
+    def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
+        """The message made calls, whatever its provider says it ended with: it was not empty."""
+        self._called = True
+        if self._empty_now:
+            self._empty.length, self._empty_now = self._empty.length - 1, False
+        return ()
+
+    def close_round(self, calls: Sequence[ObservedCall]) -> None:
+        """See whether the results hold any words that were not there before, once a lead-in repeats."""
+        if self._beside.length < 2:  # nothing repeats
+            return
+        found: set[int] = set()
+        for call in calls:
+            text = None if call.outcome is None or call.outcome.result is None else call.outcome.result.text
+            found.update(crc32(word.encode("utf-8", "surrogatepass")) for word in _words(text))
+        if not found:
+            return
+        new = len(found - self._words)
+        self._quiet = self._quiet + 1 if new < _NEW * len(found) else 0
+        self._words = set(sorted(self._words | found)[:_MAX_WORDS])
+
+    def user_turn(self) -> None:
+        """A user spoke: the same answer may be right, so it is no longer proof."""
+        self._user_spoke = True
+        self._beside.end()
+        self._quiet = 0
+
+    def save(self) -> Any:
+        """Counts, the hash of the last message, and those of the words that were there before."""
+        runs = [[run.length, run.since] for run in (self._alone, self._beside, self._empty, self._announced)]
+        flags = self._called + 2 * self._announced_calls + 4 * self._user_spoke + 8 * self._empty_now
+        return [runs, self._last, self._message, flags, self._quiet, sorted(self._words)]
+
+    def restore(self, state: Any) -> None:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        try:
+            runs, last, message, flags, quiet, words = state
+            pairs = [(count(length), count(since)) for length, since in runs]
+            if len(pairs) != 4:  # see `save`
+                raise ValueError("not a saved state of repeated_message")
+            self._last, self._message, flags = short_text(last), count(message), count(flags)
+            self._quiet, self._words = count(quiet), {count(word) for word in words[:_MAX_WORDS]}
+        except TypeError as error:
+            raise ValueError("not a saved state of repeated_message") from error
+        for run, (length, since) in zip((self._alone, self._beside, self._empty, self._announced), pairs, strict=True):
+            run.length, run.since = length, since
+        self._called, self._announced_calls, self._user_spoke = bool(flags & 1), bool(flags & 2), bool(flags & 4)
+        self._empty_now = bool(flags & 8)
+
+
+def _words(text: str | None) -> list[str]:
+    """The words of a result; those that mix letters and digits are names made up for one occasion."""
+    words = [] if text is None else _WORD.findall(text[:_HEAD].casefold())
+    return [word for word in words if word.isdigit() or not any(letter.isdigit() for letter in word)]

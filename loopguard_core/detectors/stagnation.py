@@ -1,0 +1,317 @@
+"""`stagnation`: calls that differ, and work that stands still.
+
+| kind | what is counted | where |
+|---|---|---|
+| `near_identical` | rounds that ask for the same thing in other words, with the same result | here |
+| `rephrased` | one message sent again in new words | here |
+| `same_result` | different arguments, and a result that says something and was there before | here |
+| `nothing_new` | rounds without any news, waiting left out | here |
+| `pages` | pages that were read before | `_pages` |
+| `undo` | edits that take back an earlier one | `_edits` |
+| `rewrite` | whole files written again, nothing read in between having changed | `_edits` |
+
+Empty and negative results with really different arguments are no evidence, nor are the short acknowledgements of calls
+that change something.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from loopguard_core._bounded import count, short_text
+from loopguard_core._history import History, LastCall
+from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
+from loopguard_core._outcome import Change, Result
+from loopguard_core._shell import command_in
+from loopguard_core._similar import Likeness, gist, has_something_beside, likeness
+from loopguard_core.detectors._edits import Edits
+from loopguard_core.detectors._pages import Pages
+from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, plain_of
+
+MAX_TOOLS = 16
+"""Tools with something to count; those counted longest ago go first."""
+
+MIN_NOTHING_NEW = 12
+_SAYS_SOMETHING = 32  # characters of a result that is more than a yes, a number or "done"
+_HEAD = 24
+_REMEMBERED = 8  # results of one tool that a later one is compared with
+_LATELY = 3  # rounds within which some result must have come in
+
+
+class _Row:
+    """One tool's rounds in a row that bring the same.
+
+    Attributes:
+        length: How many.
+        since: Round of the first.
+        last: Round of the last.
+        varied: True once two of them were not equal to the letter.
+        kind: How alike they are.
+    """
+
+    __slots__ = ("kind", "last", "length", "since", "varied")
+
+    def __init__(self, length: int, since: int, last: int, varied: bool = False, kind: Likeness = "near") -> None:
+        self.length = length
+        self.since = since
+        self.last = last
+        self.varied = varied
+        self.kind = kind
+
+
+class Stagnation(Detector):
+    """Counts what does not move on.
+
+    Args:
+        history: What the session has seen.
+    """
+
+    name: ClassVar[str] = "stagnation"
+    ladder: ClassVar[Ladder] = DEFAULT_LADDERS["stagnation.same_result"]
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._near: OrderedDict[str, _Row] = OrderedDict()
+        self._same: OrderedDict[str, _Row] = OrderedDict()
+        self._seen: OrderedDict[str, deque[str]] = OrderedDict()
+        self._pages = Pages(history)
+        self._edits = Edits(history)
+        self._from = 0
+        self._last_result = 0
+        self._number = 0
+
+    def describe(self, finding: Finding, tool: str | None) -> str:
+        """What stands still."""
+        times = finding.streak
+        texts = {
+            "near_identical": f"`{tool}` was asked for the same thing in {times} rounds in a row, with changes that do"
+            " not matter, and the result is the same",
+            "rephrased": f"`{tool}` was asked to send the same thing {times} times in new words",
+            "same_result": f"`{tool}` returned the same result {times} times in a row for different arguments",
+            "nothing_new": f"the last {times} rounds brought nothing new",
+            "pages": f"`{tool}` read {times} pages in a row that had been read before",
+            "undo": f"`{tool}` took back an earlier edit {times} times",
+            "rewrite": f"`{tool}` wrote the whole file again {times} times, and nothing read since had changed",
+        }
+        return texts[str(finding.kind)]
+
+    def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
+        """Look at what each call asks for, and at what the rounds before brought."""
+        self._number = number
+        history = self._history
+        findings: list[Finding] = []
+        for call in calls:
+            arguments = call.arguments
+            if type(arguments) is dict:
+                if (found := self._pages.begin(call, arguments, number)) is not None:
+                    findings.append(found)
+                if "mutates" in call.traits and (found := self._edits.begin(call, arguments, number)) is not None:
+                    findings.append(found)
+            last = history.last_calls.get(call.tool_key)
+            if last is not None:
+                self._compare(call, last, number, findings)
+        quiet = number - 1 - max(history.last_news, self._from)
+        if quiet >= MIN_NOTHING_NEW and history.waiting <= history.last_news and self._last_result >= number - _LATELY:
+            since = max(history.last_news, self._from) + 1
+            evidence = {"rounds": quiet, "since_round": since}
+            findings += [
+                Finding(quiet, since, call.identity, "nothing_new", evidence, about="!nothing_new") for call in calls
+            ]
+        return findings
+
+    # -- the same thing in other words -------------------------------------------------------------------------
+
+    def _compare(self, call: ObservedCall, last: LastCall, number: int, findings: list[Finding]) -> None:
+        tool = call.tool_key
+        row = self._near.get(tool)
+        if row is not None and (call.fresh or self._history.epoch > row.last):
+            del self._near[tool]
+            row = None
+        same = self._same.get(tool)
+        if same is not None and call.identity != last.identity:
+            evidence = {"results": same.length, "since_round": same.since}
+            findings.append(
+                Finding(same.length, same.since, call.identity, "same_result", evidence, about=f"={tool[:32]}")
+            )
+        kind: Likeness | None
+        if call.identity == last.identity:
+            kind = "near"
+        elif row is not None or call.past is not None or _failed(last) or self._may_be_alike(call, last):
+            kind = self._likeness(call, last)
+        else:
+            return
+        if kind is None:
+            self._near.pop(tool, None)
+            return
+        if row is None:
+            # What grows by repeating itself is counted by how often it grew.
+            row = self._near[tool] = _Row(0 if kind == "grown" else 1, last.number, last.number)
+            if len(self._near) > MAX_TOOLS:
+                self._near.popitem(last=False)
+        row.length, row.last = row.length + 1, number
+        row.varied = row.varied or call.identity != last.identity
+        row.kind = "rephrased" if "rephrased" in (kind, row.kind) else "near"
+        self._near.move_to_end(tool)
+        if row.varied and ("mutates" in call.traits or not _pending(last)):
+            name = "rephrased" if row.kind == "rephrased" else "near_identical"
+            evidence = {"rounds": row.length, "since_round": row.since}
+            findings.append(Finding(row.length, row.since, call.identity, name, evidence, about=f"~{tool[:32]}"))
+
+    def _may_be_alike(self, call: ObservedCall, last: LastCall) -> bool:
+        """A cheap first look, because nearly all calls are not."""
+        if call.nature.shell:
+            before, after = command_in(plain_of(last.text)), command_in(call.plain)
+            return before is not None and after is not None and len(after) > len(before) and after.startswith(before)
+        if type(call.arguments) is not dict:
+            return False
+        return has_something_beside(call.arguments) or ("mutates" in call.traits and not call.nature.writes_files)
+
+    def _likeness(self, call: ObservedCall, last: LastCall) -> Likeness | None:
+        if not call.text:
+            return None
+        after = call.plain
+        if not last.text:  # after a resume
+            same = last.gist is not None and last.gist == gist(after)
+            return "near" if same else None
+        found = likeness(
+            plain_of(last.text),
+            after,
+            mutates="mutates" in call.traits,
+            hands_over="delegates" in call.traits,
+            ui=call.nature.ui,
+        )
+        return None if found == "rephrased" and call.nature.writes_files else found
+
+    def close_round(self, calls: Sequence[ObservedCall]) -> None:
+        """Compare what came back with what the tool's call before brought."""
+        for call in calls:
+            outcome = call.outcome
+            result = None if outcome is None else outcome.result
+            if outcome is None or result is None:
+                continue
+            self._last_result = self._number
+            self._pages.close(call)
+            self._edits.close(call)
+            last = self._history.last_calls.get(call.tool_key)
+            before = None if last is None else last.before
+            if before is not None and before.result is not None:
+                self._settle(call, result, before, before.result)
+            if outcome.change is Change.FIRST and "mutates" not in call.traits and not result.failed:
+                self._seen_before(call.tool_key, result, before)
+
+    def _seen_before(self, tool: str, result: Result, before: LastCall | None) -> None:
+        """Count a first result that the tool has given before, for other arguments."""
+        if result.size < _SAYS_SOMETHING:
+            return  # a yes, a number, a "done" may well be the same for many things
+        seen = self._seen.get(tool)
+        if seen is None:
+            seen = self._seen[tool] = deque(maxlen=_REMEMBERED)
+            if len(self._seen) > MAX_TOOLS:
+                self._seen.popitem(last=False)
+        known = result.digest in seen or (before is not None and _volatile(result, before.result))
+        seen.append(result.digest)
+        row = self._same.get(tool)
+        if not known or result.empty or result.pending:
+            if row is not None:
+                del self._same[tool]
+            return
+        if row is None:
+            row = self._same[tool] = _Row(1, self._number - 1, self._number)
+            if len(self._same) > MAX_TOOLS:
+                self._same.popitem(last=False)
+        row.length, row.last = row.length + 1, self._number
+
+    def _settle(self, call: ObservedCall, result: Result, before: LastCall, earlier: Result) -> None:
+        tool = call.tool_key
+        row = self._near.get(tool)
+        equal = result.digest == earlier.digest
+        if row is not None and not equal and not _same(result, earlier):
+            del self._near[tool]
+        elif row is None and equal and call.identity != before.identity and (kind := self._likeness(call, before)):
+            length = 1 if kind == "grown" else 2
+            self._near[tool] = _Row(length, before.number, self._number, varied=True, kind=kind)
+
+    # -- in between --------------------------------------------------------------------------------------------
+
+    def user_turn(self) -> None:
+        """Forget: a user may well want the same thing again."""
+        self._near.clear()
+        self._same.clear()
+        self._seen.clear()
+        self._pages.clear()
+        self._edits.clear()
+        self._from = self._number
+
+    def save(self) -> Any:
+        """Every count."""
+        seen = [[tool, list(digests)] for tool, digests in self._seen.items()]
+        rows = [
+            [[tool, row.length, row.since, row.last, int(row.varied), row.kind] for tool, row in table.items()]
+            for table in (self._near, self._same)
+        ]
+        return [rows, seen, self._pages.save(), self._edits.save(), [self._from, self._last_result, self._number]]
+
+    def restore(self, state: Any) -> None:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        try:
+            rows, seen, pages, edits, numbers = state
+            near, same = (
+                OrderedDict(
+                    (
+                        short_text(tool),
+                        _Row(
+                            count(length),
+                            count(since),
+                            count(last),
+                            bool(varied),
+                            "rephrased" if kind == "rephrased" else "near",
+                        ),
+                    )
+                    for tool, length, since, last, varied, kind in table[-MAX_TOOLS:]
+                )
+                for table in rows
+            )
+            self._pages.restore(pages)
+            self._edits.restore(edits)
+            self._from, self._last_result, self._number = map(count, numbers)
+            self._near, self._same = near, same
+            self._seen = OrderedDict(
+                (short_text(tool), deque(map(short_text, digests[-_REMEMBERED:]), _REMEMBERED))
+                for tool, digests in seen[-MAX_TOOLS:]
+            )
+        except TypeError as error:
+            raise ValueError("not a saved state of stagnation") from error
+
+
+def _failed(last: LastCall) -> bool:
+    return last.result is not None and last.result.failed
+
+
+def _pending(last: LastCall) -> bool:
+    return last.result is not None and not last.result.failed and last.result.pending
+
+
+def _same(result: Result, earlier: Result) -> bool:
+    """Whether two results of different arguments say the same: alike failures, or the same lines."""
+    if result.failure is not None and earlier.failure is not None:
+        return result.failure.shape == earlier.failure.shape
+    if result.same_as(earlier) is not Change.CHANGED:
+        return True
+    one, other = result.text, earlier.text
+    return (
+        one is not None and other is not None and set(one.casefold().split("\n")) == set(other.casefold().split("\n"))
+    )
+
+
+def _volatile(result: Result, earlier: Result | None) -> bool:
+    """Whether a result is the one before but for what changes by itself; a cheap look first, because few are."""
+    if earlier is None or abs(result.size - earlier.size) > _HEAD:
+        return False
+    one, other = result.text, earlier.text
+    return one is not None and other is not None and one[:_HEAD] == other[:_HEAD] and result.masked == earlier.masked
