@@ -28,7 +28,7 @@ _ERROR_TEXT = re.compile(
 # after the program's name ("curl: (6) Could not resolve host").
 _FAILURE_TEXT = re.compile(
     r"\s*(?:(?:failed|failure|fatal|denied|错误|失败|エラー)\s*[:：(]"
-    r"|(?:http(?:/[\d.]+)?\s)?[45]\d\d\s+[A-Za-z]{3}"
+    r"|http(?:/[\d.]+)?\s[45]\d\d\b|[45]\d\d\s+[A-Za-z]{3}"
     r"|(?:[\w./-]{1,40}:\s(?:line \d+:\s)?(?:\(\d+\)\s)?)?(?:could not|couldn't|cannot|can't|unable to|failed to"
     r"|permission denied|access denied|no such (?:file|host|tool|function)|command not found"
     r"|connection (?:refused|reset|timed out|closed|aborted)|operation not permitted"
@@ -53,7 +53,7 @@ def judge_error(output: Any) -> bool:
     `status`, `status_code` or `statusCode` of 400 and more; or text that begins as failures do: with "Error",
     "Exception", "SomethingError:", "Traceback (most recent call last)", "failed:", "fatal:", an HTTP status of 400 and
     more with its words, "could not ...", "permission denied" and the like, perhaps after a program's name; or whose
-    first line ends in "No such file or directory" or its kin; or a longer text whose last line begins with "error: " or
+    first line ends in "No such file or directory" or its kin; or a text of several lines whose last one begins with "error: " or
     "fatal: "; or an object with an exit code other than 0 and nothing but `stderr`. Anything else is a success: that tests failed is what
     their tool was asked to find out.
     """
@@ -70,7 +70,7 @@ def judge_error(output: Any) -> bool:
         telling = "directory" in words or "denied" in words or "not found" in words or "valid" in words
         if telling and _FAILURE_LINE.match(head):
             return True
-        return len(output) > _HEAD and _ends_in_failure(output)
+        return "\n" in output and _ends_in_failure(output)
     if isinstance(output, BaseException):
         return True
     return isinstance(output, Mapping) and _object_failed(output)

@@ -41,6 +41,10 @@ MAX_HOT = 16
 _HOT = 8  # rounds for which a tool is watched after something about it repeated
 
 
+Request = tuple[str, int]
+"""An identity, and the number of the outcome it had."""
+
+
 class LastCall:
     """The last call of a tool: what the next one is compared with.
 
@@ -101,7 +105,7 @@ class History:
     """What one session has seen so far.
 
     Attributes:
-        rounds: The last rounds, oldest first: number, identities in it, whether it brought news.
+        rounds: The last rounds, oldest first: number, what was requested in it, whether it brought news.
         news: Rounds that brought news, counted from the start.
         epoch: Round of the last successful new mutation; 0 before the first.
         last_news: The last round that brought news.
@@ -111,7 +115,7 @@ class History:
     """
 
     def __init__(self) -> None:
-        self.rounds: deque[tuple[int, tuple[str, ...], bool]] = deque(maxlen=MAX_ROUNDS)
+        self.rounds: deque[tuple[int, tuple[Request, ...], bool]] = deque(maxlen=MAX_ROUNDS)
         self.news = 0
         self.last_news = 0
         self.epoch = 0
@@ -194,7 +198,6 @@ class History:
                 news = news or change is Change.CHANGED or (change is Change.FIRST and not _says_nothing(result))
                 if "mutates" in call.traits and not outcome.failed and change in _NEW:
                     epoch_by = call.identity
-                past.result = result
                 self._hold(call.identity, result)
             loud = loud or call.tool_key in self._hot
             past.refused, past.last = call.refused, number
@@ -223,22 +226,19 @@ class History:
     def _compare(self, call: ObservedCall, past: Past, result: Result, number: int) -> Change:
         """What a result is against the identity's last one; whatever repeats or fails has its tool watched."""
         if past.result is None:
+            past.result = result
             last = self.last_calls.get(call.tool_key)
             repeats = last is not None and last.result is not None and last.result.digest == result.digest
             if result.failed or repeats:
                 self._failed = self._failed or result.failed
                 self._watch(call.tool_key)
             return Change.FIRST
-        change = result.same_as(past.result)
+        change = past.note(result, result.same_as(past.result))
         self._failed = self._failed or result.failed
         self._watch(call.tool_key)
-        if change is Change.CHANGED:
-            past.steady_since = number
-            past.changes += 1
-            if "reads" in call.traits:
-                self.read_change = number
-        else:
-            past.changes = 0
+        past.changes = past.changes + 1 if change in (Change.CHANGED, Change.BACK) else 0
+        if change is Change.CHANGED and "reads" in call.traits:
+            self.read_change = number
         return change
 
     def _remember_call(self, call: ObservedCall, result: Result | None, number: int) -> None:
@@ -251,13 +251,15 @@ class History:
             self.last_calls.popitem(last=False)
 
     def _look_back(self, calls: Sequence[ObservedCall], number: int, news: bool) -> None:
-        identities = tuple(call.identity for call in calls)
-        if len(identities) > 1:
-            identities = tuple(sorted(identities)[:_WIDE])
+        requests: tuple[Request, ...] = tuple(
+            (call.identity, 0 if call.past is None else call.past.outcome) for call in calls
+        )
+        if len(requests) > 1:
+            requests = tuple(sorted(requests)[:_WIDE])
         for call in calls:
             if call.past is not None:
                 call.past.news = self.news
-        self.rounds.append((number, identities, news))
+        self.rounds.append((number, requests, news))
 
     def _hold(self, identity: str, result: Result) -> None:
         self._drop(identity)
@@ -291,8 +293,8 @@ class History:
             "known": [[identity, *past.save()] for identity, past in self._known.items()],
             "rounds": [
                 [number, places, int(news)]
-                for number, identities, news in self.rounds
-                if (places := [index[identity] for identity in identities if identity in index])
+                for number, requests, news in self.rounds
+                if (places := [[index[identity], outcome] for identity, outcome in requests if identity in index])
             ],
             "marks": [self.news, self.last_news, self.epoch, self.read_change, self.waiting],
             "epoch_by": self._epoch_by,
@@ -313,7 +315,7 @@ class History:
             )
             names = list(known)
             rounds = [
-                (count(number), tuple(names[count(place)] for place in places[:_WIDE]), bool(new))
+                (count(number), tuple((names[count(i)], count(outcome)) for i, outcome in places[:_WIDE]), bool(new))
                 for number, places, new in state["rounds"][-MAX_ROUNDS:]
             ]
             marks = [count(mark) for mark in state["marks"]]

@@ -8,7 +8,7 @@ Digits as such are never masked: `8 failed` after `9 failed` is progress, and 40
 | `hashes` | hexadecimal words of 7 characters and more with a digit and a letter; fields called hash, sha, digest |
 | `timestamps` | dates and times in the common notations, Unix time, fields such as `created_at` and `timestamp` |
 | `durations` | a number with a unit of time, fields such as `elapsed` and `durationMs`; never what is left or remaining |
-| `transport` | what names one request, process or message: request, trace, span, session, message id; pid; nonce; etag |
+| `transport` | what names one request, process or message: request, trace, span, session, message id; pid; nonce; instance |
 | `ports` | the port behind a host, fields called port |
 | `addresses` | memory addresses |
 | `counters` | what a tool counts about its own use: attempt 3, call #4, read 2x this session |
@@ -84,7 +84,7 @@ _KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
     ("hashes", re.compile(r"(?:\w+_)?(?:sha|sha1|sha256|md5|hash|digest|checksum|fingerprint)")),
     ("ports", re.compile(r"(?:\w+_)?port")),
     ("counters", re.compile(
-        r"(?:\w+_)?tokens|attempts?|retry|retries|retry_?count|seq|sequence|seq_?no|serial|hits|counter"
+        r"(?:\w+_)?tokens|moves|turns?|ticks?|attempts?|retry|retries|retry_?count|seq|sequence|seq_?no|serial|hits|counter"
         r"|(?:access|reads?|views?|calls?|requests?|use|usage|visits?|hits?)_?counts?"
     )),
     ("ids", re.compile(r"id|uid|guid|\w*_id")),
@@ -92,6 +92,8 @@ _KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}|[0-7][0-9A-HJKMNP-TV-Z]{25}")
+# What an orchestrator makes of a name for one instance: `api-7c9d8b6f5-x2x9z`.
+_INSTANCE = re.compile(r"(.*[A-Za-z][\w.]*)-[0-9a-f]{7,10}-[a-z0-9]{5}")
 _HEX = re.compile(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,128}", re.IGNORECASE)
 _ADDRESS = re.compile(r"0x[0-9a-f]{4,16}", re.IGNORECASE)
 _TIME = re.compile(
@@ -194,6 +196,8 @@ class Masker:
         for name, pattern in (("timestamps", _TIME), ("uuids", _UUID), ("hashes", _HEX), ("addresses", _ADDRESS)):
             if name in named and pattern.fullmatch(word):
                 return HOLE
+        if "transport" in named and (instance := _INSTANCE.fullmatch(word)):
+            return f"{instance[1]}-{HOLE}"
         if "floats" in named and _LONG_FLOAT.fullmatch(word):
             return f"{float(word):.6g}"
         if "ports" in named and (port := _PORT.fullmatch(word)):

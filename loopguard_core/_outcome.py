@@ -88,6 +88,8 @@ class Change(enum.StrEnum):
     VOLATILE = "volatile"
     """Differs only in what changes by itself; counts as same."""
     CHANGED = "changed"
+    BACK = "back"
+    """Differs from the last one and equals an earlier one: changed, and no news."""
 
 
 class MasksText(Protocol):

@@ -36,6 +36,8 @@ _WRITES = frozenset(
     killall shutdown reboot crontab useradd usermod passwd mount umount apt apt-get yum dnf apk brew systemd-run sendmail mail
     mailx set-content add-content remove-item new-item ansible-playbook alembic createdb dropdb make-install""".split()
 )
+_FORMATTERS = frozenset("black isort autopep8 yapf rustfmt stylua google-java-format ktlint swiftformat".split())
+_TEST_WRITES = frozenset({"install", "deploy", "publish", "--fix", "--write", "fmt"})
 _SLEEPS = frozenset({"sleep", "wait", "start-sleep", "timeout-wait"})
 
 # Commands whose second word decides.
@@ -106,13 +108,18 @@ _SQL_WRITE = re.compile(
 )
 
 
+def is_program(name: str) -> bool:
+    """Whether a tool is named like a program whose commands are known: `kubectl`, `git`, `docker`."""
+    return name in _SUB or name in _CLOUD or name in _TESTS
+
+
 def command_in(arguments: Any) -> str | None:
     """The command of a shell tool's call, wherever SDKs put it; None if there is none."""
     if isinstance(arguments, str):
         return arguments
     if type(arguments) is not dict:  # a strange mapping may do anything
         return None
-    for name in ("command", "cmd", "commands", "script", "shell_command", "input", "code"):
+    for name in ("command", "cmd", "commands", "script", "shell_command", "args", "arguments", "input", "code"):
         value = arguments.get(name)
         if isinstance(value, str):
             return value
@@ -186,12 +193,10 @@ def _part(part: str, whole: str) -> Kind | None:
         return "writes" if _SQL_WRITE.search(whole) else "reads"
     if name in _WRITES:
         return "reads" if name == "tar" and rest[:1] and "t" in rest[0] else "writes"
+    if name in _FORMATTERS or (name == "ruff" and rest[:1] == ["format"]):
+        return "reads" if {"--check", "--diff", "-d", "-l", "-n", "--dry-run"} & set(rest) else "writes"
     if name in _TESTS:
-        return (
-            "writes"
-            if any(word in ("install", "deploy", "publish", "--fix", "--write", "fmt") for word in rest)
-            else "reads"
-        )
+        return "writes" if _TEST_WRITES & set(rest) else "reads"
     return "reads" if name in _READS else "unknown"
 
 

@@ -6,6 +6,7 @@ attempt number, a request id), after an extra field, and after writing the same 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -33,6 +34,10 @@ _PROSE = frozenset(
     "body message content text description html comment msg note summary task prompt instructions context memory".split()
 )
 
+_STATEMENTS = frozenset({"query", "sql", "statement", "jql", "cypher", "graphql"})
+_ONE_REQUEST = re.compile(
+    r"(?:\w+_)?(?:timestamp|ts|nonce)|(?:\w+_)?(?:request|req|trace|span|correlation|idempotency)_?(?:id|key|uuid)"
+)
 _WORDS = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PARTS = re.compile(r"\s*(?:&&|\|\||[;\n])\s*")
@@ -84,6 +89,13 @@ def likeness(before: Any, after: Any, *, mutates: bool, hands_over: bool = False
         and all(_grown(core_before[key], core_after[key]) for key in different)
     ):
         return "grown"
+    if different and not mutates and not hands_over and core_before.keys() == core_after.keys():
+        # A statement in other clothes; whether it is one shows in what it returns.
+        if all(
+            _plain(key) in _STATEMENTS and rephrased(core_before[key], core_after[key], _OVERLAP_ALONE)
+            for key in different
+        ):
+            return "rephrased"
     if (mutates or hands_over) and different and core_before.keys() == core_after.keys():
         least = _OVERLAP if len(core_after) > len(different) else _OVERLAP_ALONE
         if all(_plain(key) in _PROSE and rephrased(core_before[key], core_after[key], least) for key in different):
@@ -108,11 +120,19 @@ def _evened(value: Any, depth: int) -> Any:
 
 def has_something_beside(arguments: Mapping[Any, Any]) -> bool:
     """Whether any field may count, name or explain the call: a cheap first look."""
-    return not _BESIDE.isdisjoint(arguments) or not _LABELS.isdisjoint(arguments)
+    plain = {_plain(key) for key in arguments}
+    return not _BESIDE.isdisjoint(plain) or not _LABELS.isdisjoint(plain)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_key(key: str) -> str:
+    return _CAMEL.sub("_", key).replace("-", "_").lower()
 
 
 def _plain(key: Any) -> str:
-    return _CAMEL.sub("_", str(key)).replace("-", "_").lower()
+    """A key in one notation; what names one request, or the time of it, goes by one name."""
+    plain = _plain_key(str(key)[:64])
+    return "nonce" if _ONE_REQUEST.fullmatch(plain) else plain
 
 
 def _alike(before: Any, after: Any, depth: int) -> bool:

@@ -103,6 +103,7 @@ class Nature:
         traits: Of every call; empty if unknown or if the arguments decide.
         declared: True if the policy or an annotation says so: then arguments and results do not change it.
         shell: The arguments hold a shell command.
+        program: The program it is a command of, where the tool is named for it: `kubectl`.
         statement: The arguments may hold a statement that decides: SQL, or an HTTP method.
         ui: A step in a user interface, whose short acknowledgement tells nothing of what it did.
         starts: It starts things, so that a result saying "running" does not make it a poll.
@@ -116,6 +117,7 @@ class Nature:
     traits: Traits = UNKNOWN
     declared: bool = False
     shell: bool = False
+    program: str = ""
     statement: bool = False
     ui: bool = False
     starts: bool = False
@@ -133,7 +135,10 @@ class Nature:
     def of(self, arguments: Any) -> Traits:
         """The traits of one call, where the arguments decide."""
         if self.shell:
-            return _of_command(_shell.command_in(arguments))
+            command = _shell.command_in(arguments)
+            if command is not None and self.program and not command.startswith(self.program):
+                command = f"{self.program} {command}"
+            return _of_command(command)
         return _of_statement(arguments) or self.traits
 
     def masker(self, traits: Traits) -> Masker:
@@ -150,6 +155,8 @@ def infer(name: str) -> Nature:
     words = [word for word in plain.split("_") if word]
     if plain in _SHELL_NAMES or (plain.endswith(("_bash", "_shell", "_exec", "_terminal")) and "get" not in words):
         return Nature(shell=True, starts=True)  # noqa: S604  # says of a tool that it is one
+    if _shell.is_program(plain):
+        return Nature(shell=True, program=plain)  # noqa: S604  # as above
     if plain in _CODE_NAMES:
         return Nature(starts=True)
     if _HANDOFF.match(plain) or (_AGENT.match(plain) and words[0] not in _READ_WORDS | _MUTATION_WORDS):

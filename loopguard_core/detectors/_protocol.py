@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from loopguard_core._bounded import count
+from loopguard_core._bounded import count, short_text
 from loopguard_core._ladder import Ladder
-from loopguard_core._outcome import Outcome, Result
+from loopguard_core._outcome import Change, Outcome, Result
 from loopguard_core._traits import UNKNOWN, Nature, Traits
 from loopguard_core._types import Channel
 
 _SMALL = 256
 _KEPT = 2048
+MAX_OUTCOMES = 4
+"""Outcomes of one identity that are known again when they come back."""
 _HANDLE = 80
 _WAITING_KEY = re.compile(
     r"(?:wait|sleep|delay|yield|block|poll)(?:_?(?:s|secs?|seconds|ms|millis|time|for|interval|minutes))*$",
@@ -36,27 +38,55 @@ class Past:
         first: Round in which it was first asked for.
         last: Round in which it was last asked for.
         times: Rounds that asked for it.
-        steady_since: Round whose outcome has not changed since.
         changes: Outcomes in a row that differed from the one before.
         news: Rounds with news in the session, up to and with its last round.
         refused: True if it was refused the last time.
         polling: True if it was a poll when it was last asked for.
         result: The last result that was recorded; None before the first.
+        earlier: Hashes of the outcomes there were, each with its number, the last one last.
     """
 
-    __slots__ = ("changes", "first", "last", "news", "polling", "refused", "result", "steady_since", "times")
+    __slots__ = ("changes", "earlier", "first", "last", "news", "polling", "refused", "result", "times")
 
     def __init__(self, number: int) -> None:
-        self.first = self.last = self.steady_since = number
+        self.first = self.last = number
         self.times = self.changes = self.news = 0
         self.refused = self.polling = False
         self.result: Result | None = None
+        self.earlier: list[tuple[str | None, int]] = []
+
+    @property
+    def outcome(self) -> int:
+        """Number of the last outcome among those the identity had; 0 for the first."""
+        return self.earlier[-1][1] if self.earlier else 0
+
+    def note(self, result: Result, change: Change) -> Change:
+        """Take note of a new result.
+
+        Args:
+            result: The result.
+            change: How it differs from the last one.
+
+        Returns:
+            `back` for a change to what was there before; otherwise `change`.
+        """
+        before, self.result = self.result, result
+        if change is not Change.CHANGED or before is None:
+            return change
+        if not self.earlier:
+            self.earlier.append((before.masked or before.digest, 0))
+        digest = result.masked or result.digest
+        known = next((number for earlier, number in self.earlier if earlier == digest), None)
+        number = max(number for _, number in self.earlier) + 1 if known is None else known
+        self.earlier = [row for row in self.earlier if row[1] != number][-(MAX_OUTCOMES - 1) :]
+        self.earlier.append((digest, number))
+        return change if known is None else Change.BACK
 
     def save(self) -> list[Any]:
         """As plain JSON."""
         kept = None if self.result is None else self.result.save()
-        numbers = [self.first, self.last, self.times, self.steady_since, self.changes, self.news]
-        return [numbers, self.refused + 2 * self.polling, kept]
+        numbers = [self.first, self.last, self.times, self.changes, self.news]
+        return [numbers, self.refused + 2 * self.polling, kept, self.earlier]
 
     @classmethod
     def restored(cls, state: Any) -> Past:
@@ -65,9 +95,10 @@ class Past:
         Raises:
             ValueError: Not such a state.
         """
-        numbers, flags, kept = state
+        numbers, flags, kept, earlier = state
         past = cls(0)
-        past.first, past.last, past.times, past.steady_since, past.changes, past.news = map(count, numbers)
+        past.first, past.last, past.times, past.changes, past.news = map(count, numbers)
+        past.earlier = [(short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:]]
         past.refused, past.polling = bool(flags & 1), bool(flags & 2)
         past.result = None if kept is None else Result.restored(kept)
         return past

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import xxhash
 
 from loopguard_core._bounded import count, short_text
-from loopguard_core._history import History
+from loopguard_core._history import History, Request
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
 
@@ -30,7 +30,8 @@ MAX_PERIOD = 8
 
 _MAX_BEGINNINGS = 8
 
-Token = tuple[str, ...]
+Token = tuple[Request, ...]
+Identities = tuple[str, ...]
 
 
 class Cycle(Detector):
@@ -62,8 +63,8 @@ class Cycle(Detector):
         if not present:
             return ()
         rounds = self._rounds(calls)
-        token: Token = tuple(sorted(call.identity for call in present))[:MAX_PERIOD]
-        period, matched = _shortest([token for _, token in rounds] + [token])
+        asked = tuple(sorted(call.identity for call in present))[:MAX_PERIOD]
+        period, matched = _shortest([token for _, token in rounds], asked)
         if period == 0:
             self._pardon = min(self._pardon, 0)
             return ()
@@ -73,7 +74,7 @@ class Cycle(Detector):
         between = [(at, news) for at, _, news in self._history.rounds if at >= start]
         if period == 1 and len(between) < matched:
             return ()
-        lap = [token for _, token in rounds[len(rounds) + 1 - period :]] + [token]
+        lap = [tuple(identity for identity, _ in token) for _, token in rounds[len(rounds) + 1 - period :]] + [asked]
         about = _rotated(lap)
         kind = self._kind(period, lap, any(news for at, news in between if at > start))
         evidence = {"period": period, "laps": laps, "since_round": start, "rounds": number - start + 1}
@@ -83,28 +84,18 @@ class Cycle(Detector):
         ]
 
     def _rounds(self, calls: Sequence[ObservedCall]) -> list[tuple[int, Token]]:
-        """The rounds that may be part of a cycle: what of each was asked for again since, with the same result."""
-        valid: list[tuple[int, list[str]]] = []
+        """The rounds that may be part of a cycle: what of each was asked for again since the world last changed."""
         times = Counter(call.identity for call in calls)
-        marks: dict[str, int] = {}
-        for number, identities, _ in self._history.rounds:
-            kept = [i for i in identities if number >= self._mark(i, marks)]
-            times.update(kept)
-            valid.append((number, kept))
-        rounds = [(number, tuple(sorted(i for i in kept if times[i] > 1))) for number, kept in valid]
+        valid = [(number, requests) for number, requests, _ in self._history.rounds if number >= self._history.epoch]
+        for _, requests in valid:
+            times.update(identity for identity, _ in requests)
+        rounds = [
+            (number, tuple(request for request in requests if times[request[0]] > 1)) for number, requests in valid
+        ]
         return [(number, token) for number, token in rounds if token]
 
-    def _mark(self, identity: str, marks: dict[str, int]) -> int:
-        """The round from which on an identity's requests count: its result is the same since, and so is the world."""
-        mark = marks.get(identity)
-        if mark is None:
-            past = self._history.past(identity)
-            mark = 1 << 60 if past is None else max(past.steady_since, self._history.epoch)
-            marks[identity] = mark
-        return mark
-
-    def _kind(self, period: int, lap: Sequence[Token], news: bool) -> str | None:
-        members = [self._history.past(identity) for token in lap for identity in token]
+    def _kind(self, period: int, lap: Sequence[Identities], news: bool) -> str | None:
+        members = [self._history.past(identity) for identities in lap for identity in identities]
         if any(past is not None and past.polling for past in members):
             return "poll"
         if news:
@@ -149,20 +140,30 @@ class Cycle(Detector):
             raise ValueError("not a saved state of cycle") from error
 
 
-def _shortest(tokens: list[Token]) -> tuple[int, int]:
-    """The smallest period with which the end of a sequence repeats, and how many of its tokens do; (0, 0) if none."""
-    last = len(tokens) - 1
-    for period in range(1, MAX_PERIOD + 1):
-        matched = 0
+def _shortest(tokens: list[Token], asked: Identities) -> tuple[int, int]:
+    """The smallest period with which the end of a sequence repeats, and how many rounds do.
+
+    Args:
+        tokens: What was requested in each round, with the outcome it had.
+        asked: What is requested now. Its outcomes are to come, so it is compared by identity alone.
+
+    Returns:
+        Period and number of rounds, the present one included; (0, 0) if not even two laps are there.
+    """
+    last = len(tokens)
+    for period in range(1, min(MAX_PERIOD, last) + 1):
+        if tuple(identity for identity, _ in tokens[last - period]) != asked:
+            continue
+        matched = 1
         while last - matched - period >= 0 and tokens[last - matched] == tokens[last - matched - period]:
             matched += 1
-        if matched >= period:  # at least two laps
+        if matched >= period:
             return period, matched + period
     return 0, 0
 
 
-def _rotated(lap: Sequence[Token]) -> str:
+def _rotated(lap: Sequence[Identities]) -> str:
     """One name for a lap, wherever it begins."""
-    joined = ["+".join(token) for token in lap]
+    joined = ["+".join(identities) for identities in lap]
     smallest = min(joined[place:] + joined[:place] for place in range(len(joined)))
     return "~" + xxhash.xxh3_64_hexdigest("|".join(smallest).encode())

@@ -32,6 +32,7 @@ from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, 
 MAX_IDENTITIES = 44
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
 
+_LASTING = frozenset({"auth", "validation", "not_found"})  # time alone mends none of these
 _SPARED = 4
 _ACKNOWLEDGEMENT = 120  # characters
 
@@ -167,7 +168,7 @@ class RepeatedCall(Detector):
             if streak is None or call.outcome is None:
                 continue
             change = call.outcome.change
-            streak.news = change is Change.CHANGED
+            streak.news = change in (Change.CHANGED, Change.BACK)
             streak.changed = streak.changed + 1 if streak.news else 0
             if streak.probed and not streak.news:
                 streak.length, streak.probed = streak.probed, 0
@@ -221,10 +222,12 @@ def _kind(call: ObservedCall, history: History) -> str | None:
         return "poll"
     result = None if past is None else past.result
     if result is not None and result.failed:
-        if result.failure is None or not result.failure.transient:
+        if result.failure is None or result.failure.root in _LASTING:
             return None
-        # Trying again after time was let pass is what transient failures ask for.
-        return "poll" if past is not None and history.waited(past) else "transient"
+        # Trying again after time was let pass is what such failures ask for.
+        if past is not None and history.waited(past):
+            return "poll"
+        return "transient" if result.failure.transient else None
     if "mutates" not in call.traits:
         return None
     return "changing" if call.nature.ui and _acknowledges(result) else "mutation"

@@ -116,7 +116,7 @@ class RepeatedFailure(Detector):
         findings: list[Finding] = []
         for call in calls:
             row = self._row(call.tool_key)
-            if row is not None and len(row.seen) > 1:
+            if row is not None and (len(row.seen) > 1 or self._history.epoch > row.since):
                 evidence = {"root": row.failure.root, "failing_rounds": row.rounds, "since_round": row.since}
                 about = "!" + call.tool_key[:32]
                 findings.append(Finding(row.rounds, row.since, call.identity, self._kind(row), evidence, about=about))
@@ -133,7 +133,8 @@ class RepeatedFailure(Detector):
 
     def _row(self, tool: str) -> _Row | None:
         row = self._tools.get(tool)
-        if row is not None and self._history.epoch > row.last:
+        # What is changed elsewhere mends arguments and files. It hardly mends the network, or missing rights.
+        if row is not None and self._history.epoch > row.last and row.failure.root not in _SHARED:
             del self._tools[tool]
             return None
         return row

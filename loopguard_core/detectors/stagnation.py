@@ -25,7 +25,7 @@ from loopguard_core._history import History, LastCall
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change, Result
 from loopguard_core._shell import command_in
-from loopguard_core._similar import Likeness, gist, has_something_beside, likeness
+from loopguard_core._similar import Likeness, gist, has_something_beside, likeness, same_words
 from loopguard_core.detectors._edits import Edits
 from loopguard_core.detectors._pages import Pages
 from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, plain_of
@@ -166,7 +166,10 @@ class Stagnation(Detector):
             return before is not None and after is not None and len(after) > len(before) and after.startswith(before)
         if type(call.arguments) is not dict:
             return False
-        return has_something_beside(call.arguments) or ("mutates" in call.traits and not call.nature.writes_files)
+        if has_something_beside(call.arguments) or ("mutates" in call.traits and not call.nature.writes_files):
+            return True
+        # The same characters in another order: what is sorted differently.
+        return len(call.text) == len(last.text) and sum(call.text.encode()) == sum(last.text.encode())
 
     def _likeness(self, call: ObservedCall, last: LastCall) -> Likeness | None:
         if not call.text:
@@ -226,7 +229,7 @@ class Stagnation(Detector):
     def _settle(self, call: ObservedCall, result: Result, before: LastCall, earlier: Result) -> None:
         tool = call.tool_key
         row = self._near.get(tool)
-        equal = result.digest == earlier.digest
+        equal = result.digest == earlier.digest or _volatile(result, earlier)
         if row is not None and not equal and not _same(result, earlier):
             del self._near[tool]
         elif row is None and equal and call.identity != before.identity and (kind := self._likeness(call, before)):
@@ -302,6 +305,8 @@ def _same(result: Result, earlier: Result) -> bool:
     if result.failure is not None and earlier.failure is not None:
         return result.failure.shape == earlier.failure.shape
     if result.same_as(earlier) is not Change.CHANGED:
+        return True
+    if result.size == earlier.size and same_words(result.text or "", earlier.text or ""):
         return True
     one, other = result.text, earlier.text
     return (
