@@ -38,6 +38,6 @@ BUILT_IN: Mapping[str, Make] = {
     "stagnation": lambda _policy, history, _retries: Stagnation(history),
     "rephrased_search": _rephrased_search,
     "text_repetition": _text_repetition,
-    "repeated_message": lambda _policy, _history, _retries: RepeatedMessage(),
+    "repeated_message": lambda _policy, history, _retries: RepeatedMessage(history),
 }
 """By name. The retries are one session's; in preset `dsh` two detectors share them."""

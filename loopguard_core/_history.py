@@ -17,10 +17,11 @@ from typing import Any
 
 from loopguard_core._bounded import count, short_text
 from loopguard_core._outcome import Change, Result
-from loopguard_core._similar import gist
+from loopguard_core._ranges import RANGE_STARTS
+from loopguard_core._similar import BESIDE, gist
 from loopguard_core.detectors._protocol import ObservedCall, Past, plain_of
 
-MAX_IDENTITIES = 44
+MAX_IDENTITIES = 40
 """Identities remembered; those seen longest ago go first. No round has more."""
 
 MAX_TOOLS = 8
@@ -36,6 +37,9 @@ EXPIRY = 8
 """Rounds of news after which a streak ends. Source: section 5 of the design."""
 
 _WIDE = 8  # calls of one round that are told apart in the look back
+MAX_RESULTS = 32
+_HEAD = 24  # characters, and difference in length, by which a result looks like the one before
+_TELLING = frozenset({"mutates", "delegates"})
 _NEW = (Change.FIRST, Change.CHANGED)
 MAX_HOT = 16
 _HOT = 8  # rounds for which a tool is watched after something about it repeated
@@ -54,10 +58,11 @@ class LastCall:
         result: What it returned; None if nothing was recorded.
         number: Its round.
         before: The tool's call before that one.
+        run: How often in a row the tool was asked for it.
         gist: After a resume, a hash in place of the arguments.
     """
 
-    __slots__ = ("before", "gist", "identity", "number", "result", "text")
+    __slots__ = ("before", "gist", "identity", "number", "result", "run", "text")
 
     def __init__(
         self,
@@ -76,12 +81,13 @@ class LastCall:
             before.before = None
         self.before: LastCall | None = before
         self.gist = known
+        self.run = before.run + 1 if before is not None and before.identity == identity else 1
 
     def save(self) -> list[Any]:
         """As plain JSON: a hash in place of the arguments."""
         if self.gist is None and self.text:
             self.gist = gist(plain_of(self.text))
-        return [self.identity, self.gist, None if self.result is None else self.result.save(), self.number]
+        return [self.identity, self.gist, None if self.result is None else self.result.save(), self.number, self.run]
 
     @classmethod
     def restored(cls, state: Any) -> LastCall:
@@ -90,8 +96,8 @@ class LastCall:
         Raises:
             ValueError: Not such a state.
         """
-        identity, saved, result, number = state
-        return cls(
+        identity, saved, result, number, run = state
+        last = cls(
             short_text(identity),
             "",
             None if result is None else Result.restored(result),
@@ -99,6 +105,8 @@ class LastCall:
             None,
             None if saved is None else short_text(saved),
         )
+        last.run = count(run)
+        return last
 
 
 class History:
@@ -109,9 +117,15 @@ class History:
         news: Rounds that brought news, counted from the start.
         epoch: Round of the last successful new mutation; 0 before the first.
         last_news: The last round that brought news.
+        epoch_tool: The tool that made it.
         read_change: The last round in which a reading call's result changed.
         waiting: The last round in which time was let pass, or something not done yet was asked about.
         last_calls: The last call of each tool.
+        number: The present round.
+        results: The last results, by hash: the tool that gave each.
+        repeated: Those of the round that was closed last which their tool had given before.
+        tracked: Tools that a detector counts something about, also while the same call is repeated to the letter.
+        listening: Set by a detector that wants to see rounds in which nothing repeats, too.
     """
 
     def __init__(self) -> None:
@@ -119,6 +133,7 @@ class History:
         self.news = 0
         self.last_news = 0
         self.epoch = 0
+        self.epoch_tool = ""
         self.read_change = 0
         self.waiting = 0
         self.last_calls: OrderedDict[str, LastCall] = OrderedDict()
@@ -127,7 +142,12 @@ class History:
         self._held: OrderedDict[str, Result] = OrderedDict()
         self._bytes = 0
         self._hot: dict[str, int] = {}
-        self._failed = False
+        self._failed = self._loud = False
+        self.number = 0
+        self.listening = False
+        self.results: OrderedDict[str, str] = OrderedDict()
+        self.repeated: set[str] = set()
+        self.tracked: set[str] = set()
 
     def past(self, identity: str) -> Past | None:
         """What is known of an identity."""
@@ -137,9 +157,12 @@ class History:
         """Look the calls of a round up, before anything is scored.
 
         Returns:
-            False if nothing about the round repeats anything: then detectors that only know repeats need not look.
+            False if nothing about the round repeats or changes anything, and nothing failed before it: then detectors
+            that only know repeats need not look.
         """
-        loud = self._failed  # after a failure everything is looked at: it may be one root across tools
+        self.number = number
+        # After a failure everything is looked at: it may be one root across tools.
+        loud = self._failed or self.listening
         hot = self._hot
         for call in calls:
             past = self._known.get(call.identity)
@@ -149,15 +172,34 @@ class History:
                 past.polling = call.polling
                 if past.polling:
                     self.waiting = number
-                self._watch(call.tool_key)
-                loud = True
+                # The same round again, and nothing else: counting it is all there is to do.
+                if len(calls) > 1 or not self._is_again(call):
+                    self._watch(call.tool_key)
+                    loud = True
             elif hot and (left := hot.get(call.tool_key)):
                 loud = True
                 if left > 1:
                     hot[call.tool_key] = left - 1
                 else:
                     del hot[call.tool_key]
+            elif not loud:
+                loud = self._is_telling(call)
+        self._loud = loud
         return loud
+
+    def _is_again(self, call: ObservedCall) -> bool:
+        last = self.rounds[-1][1] if self.rounds else ()
+        return len(last) == 1 and last[0][0] == call.identity and call.tool_key not in self.tracked
+
+    def _is_telling(self, call: ObservedCall) -> bool:
+        """Whether a call that was never asked for before may be part of something that stands still."""
+        if call.nature.searches or call.nature.shell or not _TELLING.isdisjoint(call.traits):
+            return True
+        arguments = call.arguments
+        if type(arguments) is dict and not (RANGE_STARTS.isdisjoint(arguments) and BESIDE.isdisjoint(arguments)):
+            return True
+        last = self.last_calls.get(call.tool_key)
+        return last is not None and last.run > 1
 
     def _watch(self, tool: str) -> None:
         self._hot[tool] = _HOT
@@ -187,22 +229,33 @@ class History:
         Returns:
             As `begin`: False if there is nothing in it for detectors that only know repeats.
         """
-        loud = news = self._failed = False
+        loud, news = self._loud or self.listening, False
+        if any(call.outcome is not None for call in calls):
+            self._failed = False  # what was refused leaves it as it was
         epoch_by: str | None = None
+        self.repeated.clear()
         for call in calls:
             past = self._place(call, number)
             outcome = call.outcome
             result = None if outcome is None else outcome.result
             if outcome is not None and result is not None:
+                if past.result is not None and past.result.digest == result.digest:
+                    result = outcome.result = past.result  # what is known of it need not be worked out again
                 change = outcome.change = self._compare(call, past, result, number)
                 news = news or change is Change.CHANGED or (change is Change.FIRST and not _says_nothing(result))
                 if "mutates" in call.traits and not outcome.failed and change in _NEW:
-                    epoch_by = call.identity
+                    epoch_by, self.epoch_tool = call.identity, call.tool_key
                 self._hold(call.identity, result)
             loud = loud or call.tool_key in self._hot
             past.refused, past.last = call.refused, number
             past.times += 1
             self._remember_call(call, result, number)
+            if result is not None:
+                if self.results.get(result.digest) == call.tool_key:
+                    self.repeated.add(result.digest)
+                self.results[result.digest] = call.tool_key
+        while len(self.results) > MAX_RESULTS:
+            self.results.popitem(last=False)
         if news or epoch_by is not None:
             self.news += 1
             self.last_news = number
@@ -227,9 +280,7 @@ class History:
         """What a result is against the identity's last one; whatever repeats or fails has its tool watched."""
         if past.result is None:
             past.result = result
-            last = self.last_calls.get(call.tool_key)
-            repeats = last is not None and last.result is not None and last.result.digest == result.digest
-            if result.failed or repeats:
+            if result.failed or self.results.get(result.digest) == call.tool_key or self._may_repeat(call, result):
                 self._failed = self._failed or result.failed
                 self._watch(call.tool_key)
             return Change.FIRST
@@ -241,8 +292,19 @@ class History:
             self.read_change = number
         return change
 
+    def _may_repeat(self, call: ObservedCall, result: Result) -> bool:
+        """A cheap first look whether a tool gave nearly the same before: few results do."""
+        last = self.last_calls.get(call.tool_key)
+        earlier = None if last is None else last.result
+        if earlier is None or abs(result.size - earlier.size) > _HEAD:
+            return False
+        one, other = result.text, earlier.text
+        return one is not None and other is not None and one[:_HEAD] == other[:_HEAD]
+
     def _remember_call(self, call: ObservedCall, result: Result | None, number: int) -> None:
-        if result is None and call.tool_key in self.last_calls:
+        last = self.last_calls.get(call.tool_key)
+        if result is None and last is not None:
+            last.run += last.identity == call.identity
             return  # what was refused or lost is no call to compare with
         before = self.last_calls.get(call.tool_key)
         self.last_calls[call.tool_key] = LastCall(call.identity, call.text, result, number, before, call.gist)
@@ -282,6 +344,7 @@ class History:
         """A user spoke: what is known of the world stands, what was counted does not."""
         self.rounds.clear()
         self.last_calls.clear()
+        self.results.clear()
         self._hot.clear()
 
     # -- save and resume ---------------------------------------------------------------------------------------
@@ -297,10 +360,13 @@ class History:
                 if (places := [[index[identity], outcome] for identity, outcome in requests if identity in index])
             ],
             "marks": [self.news, self.last_news, self.epoch, self.read_change, self.waiting],
-            "epoch_by": self._epoch_by,
+            "epoch_by": [self._epoch_by, self.epoch_tool],
             "calls": [[tool, last.save()] for tool, last in self.last_calls.items()],
             "hot": list(self._hot.items()),
-            "failed": int(self._failed),
+            "flags": self._failed + 2 * self._loud + 4 * self.listening,
+            "results": list(self.results.items()),
+            "number": self.number,
+            "tracked": sorted(self.tracked)[:MAX_HOT],
         }
 
     def restore(self, state: Any) -> None:
@@ -320,10 +386,11 @@ class History:
             ]
             marks = [count(mark) for mark in state["marks"]]
             news, last_news, epoch, read_change, waiting = marks
-            epoch_by = short_text(state["epoch_by"])
+            epoch_by, epoch_tool = map(short_text, state["epoch_by"])
             calls = [(short_text(tool), LastCall.restored(last)) for tool, last in state["calls"][-MAX_TOOLS:]]
             hot = {short_text(tool): count(left) for tool, left in state["hot"][-MAX_HOT:]}
-            failed = bool(state["failed"])
+            flags, number = count(state["flags"]), count(state["number"])
+            results = [(short_text(digest), short_text(tool)) for digest, tool in state["results"][-MAX_RESULTS:]]
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError("not a saved history") from error
         self.__init__()  # type: ignore[misc]  # afresh, then filled
@@ -336,9 +403,12 @@ class History:
             read_change,
             waiting,
         )
-        self._epoch_by = epoch_by
+        self._epoch_by, self.epoch_tool = epoch_by, epoch_tool
         self.last_calls.update(calls)
-        self._hot, self._failed = hot, failed
+        self._hot, self.number = hot, number
+        self._failed, self._loud, self.listening = bool(flags & 1), bool(flags & 2), bool(flags & 4)
+        self.results.update(results)
+        self.tracked = {short_text(tool) for tool in state["tracked"][:MAX_HOT]}
 
 
 def _says_nothing(result: Result) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from loopguard_core._advice import Advice
 from loopguard_core._limits import Breach
 from loopguard_core._outcome import OWN_WORDS, REFUSED
 from loopguard_core._types import Action
 
 
-def verdict(action: Action, fact: str, shadowed: Action | None = None) -> str:
+def verdict(action: Action, fact: str, advice: Advice, shadowed: Action | None = None) -> str:
     """What a verdict says: to the model where it acts, else to the operator.
 
     Args:
         action: What is done.
         fact: The finding as one clause.
+        advice: What to say beside it, where the model is to act on it.
         shadowed: What would be done outside shadow mode.
     """
     if shadowed is not None:
@@ -20,28 +22,20 @@ def verdict(action: Action, fact: str, shadowed: Action | None = None) -> str:
     if action is Action.STOP:
         return stopped(fact)
     if action is Action.BLOCK:
-        return blocked(fact)
+        return blocked(fact, advice)
     if action is Action.OBSERVE:
         return f"{OWN_WORDS} {_sentence(fact)}."
-    return steered(fact)
+    return steered(fact, advice)
 
 
-def blocked(fact: str) -> str:
+def blocked(fact: str, advice: Advice) -> str:
     """In place of the refused call's result."""
-    return (
-        f"{REFUSED}: {fact}. Repeating it will not change that. "
-        "Try another way: other arguments, another tool, or a smaller step. "
-        "If there is no other way, say what you found so far and explain what is missing."
-    )
+    return f"{REFUSED}: {fact}. {advice.why} {advice.ways}"
 
 
-def steered(fact: str) -> str:
+def steered(fact: str, advice: Advice) -> str:
     """Before the next model call, after everything it has seen."""
-    return (
-        f"{OWN_WORDS} {_sentence(fact)}. Repeating it will not change the result. "
-        "Do something else now: use other arguments or another tool, or answer with what you have "
-        "and explain what is missing."
-    )
+    return f"{OWN_WORDS} {_sentence(fact)}. {advice.why} {advice.ways}"
 
 
 def stopped(fact: str) -> str:

@@ -14,7 +14,7 @@ from loopguard_core._similar import gist
 from loopguard_core._traits import Nature
 from loopguard_core.detectors import ObservedCall
 
-MAX_CALLS = 44
+MAX_CALLS = 40
 """Distinct calls of one round that are followed. Of a larger fan-out those with the smallest hashes are kept, so that
 neither order nor luck decides which, and a repeated one keeps the same."""
 

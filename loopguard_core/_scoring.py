@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from loopguard_core import _messages
+from loopguard_core._advice import Advice, advice_for
 from loopguard_core._bounded import SHORT_ID, call_key
 from loopguard_core._calls import Identifier
 from loopguard_core._faults import Faults
@@ -65,6 +66,7 @@ class _Best:
     finding: Finding
     ladder: Ladder
     fact: str
+    advice: Advice
     evidence: dict[str, Any]
 
 
@@ -218,7 +220,8 @@ class Scorer:
         fact = detector.describe(finding, shown)
         if not isinstance(fact, str):
             raise TypeError(f"describe returned {type(fact).__name__}, not a text")
-        return _Best(action, detector, finding, ladder, fact, dict(finding.evidence))
+        advice = advice_for(detector.name, finding.advice or finding.kind)
+        return _Best(action, detector, finding, ladder, fact, advice, dict(finding.evidence))
 
     def nature_of(self, tool: str) -> Nature:
         """What is known of a tool by its name."""
@@ -262,7 +265,6 @@ class Scorer:
         finding, name, shadow = best.finding, best.detector.name, self._policy.shadow
         refusable = call is None or call.refusable
         tool = None if call is None else display_name(call.tool)
-        fact = best.fact
         proposed = Verdict(
             detector=name,
             action=Action.OBSERVE if shadow else self.perform(best.action, refusable),
@@ -277,16 +279,16 @@ class Scorer:
             abort=finding.abort and not shadow,
             evidence=best.evidence,
         )
-        proposed = _worded(proposed, fact, best.action if shadow else None)
+        proposed = _worded(proposed, best, best.action if shadow else None)
         taken, overridden = judge(proposed, best.action, call)
         if shadow:
             return proposed, []
-        verdict = proposed if taken is proposed.action else _worded(replace(proposed, action=taken), fact)
+        verdict = proposed if taken is proposed.action else _worded(replace(proposed, action=taken), best)
         rungs = (taken,) if overridden else best.ladder.crossed(finding.streak)
         wanted = {self.perform(rung, refusable) for rung in rungs}
         about = finding.about or finding.identity or name
         effects = [
-            Effect(rung, name, about, finding.since, _messages.steered(fact))
+            Effect(rung, name, about, finding.since, _messages.steered(best.fact, best.advice))
             for rung in (Action.STEER, Action.ESCALATE)
             if rung in wanted and taken is not Action.STOP
         ]
@@ -317,8 +319,8 @@ class Scorer:
             return None
 
 
-def _worded(verdict: Verdict, fact: str, shadowed: Action | None = None) -> Verdict:
-    return replace(verdict, message=_messages.verdict(verdict.action, fact, shadowed))
+def _worded(verdict: Verdict, best: _Best, shadowed: Action | None = None) -> Verdict:
+    return replace(verdict, message=_messages.verdict(verdict.action, best.fact, best.advice, shadowed))
 
 
 def _id_of(call: ToolCall) -> str:

@@ -19,7 +19,7 @@ Likeness = Literal["near", "grown", "rephrased"]
 """`near`: the same thing; `grown`: a command with more copies of its own parts; `rephrased`: prose in new words."""
 
 # Fields that count, name or explain a call and do not change what it does.
-_BESIDE = frozenset(
+BESIDE = frozenset(
     """retry retries attempt attempts try tries retry_count attempt_number attempt_no nonce request_id req_id correlation_id
     trace_id span_id idempotency_key client_request_id timestamp ts requested_at sent_at called_at cache_buster cachebuster
     _ _t _ts reason reasoning explanation rationale justification
@@ -65,9 +65,9 @@ def likeness(before: Any, after: Any, *, mutates: bool, hands_over: bool = False
     """
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return "near" if isinstance(before, str) and isinstance(after, str) and same_words(before, after) else None
-    beside = _BESIDE
+    beside = BESIDE
     if not mutates and not _DEEDS.isdisjoint({_plain(key) for key in after}):
-        beside = _BESIDE | _LABELS
+        beside = BESIDE | _LABELS
     core_before = {key: value for key, value in before.items() if _plain(key) not in beside}
     core_after = {key: value for key, value in after.items() if _plain(key) not in beside}
     if ui and core_before.keys() == core_after.keys() and len(core_after) > 1:
@@ -106,7 +106,7 @@ def likeness(before: Any, after: Any, *, mutates: bool, hands_over: bool = False
 def gist(arguments: Any) -> str:
     """Hash of what has to be equal for two calls to be near: for one whose arguments are no longer there."""
     if isinstance(arguments, Mapping):
-        arguments = {key: value for key, value in arguments.items() if _plain(key) not in _BESIDE}
+        arguments = {key: value for key, value in arguments.items() if _plain(key) not in BESIDE}
     return xxhash.xxh3_64_hexdigest(canonical_json(_evened(arguments, 0)).encode("utf-8", "surrogatepass"))
 
 
@@ -116,12 +116,6 @@ def _evened(value: Any, depth: int) -> Any:
     if isinstance(value, Mapping) and depth < _DEPTH:
         return {str(key): _evened(inner, depth + 1) for key, inner in value.items()}
     return value
-
-
-def has_something_beside(arguments: Mapping[Any, Any]) -> bool:
-    """Whether any field may count, name or explain the call: a cheap first look."""
-    plain = {_plain(key) for key in arguments}
-    return not _BESIDE.isdisjoint(plain) or not _LABELS.isdisjoint(plain)
 
 
 @functools.lru_cache(maxsize=1024)

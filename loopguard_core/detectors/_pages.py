@@ -11,6 +11,7 @@ from loopguard_core._bounded import count, short_text
 from loopguard_core._canonical import canonical_json
 from loopguard_core._history import History
 from loopguard_core._outcome import Change
+from loopguard_core._ranges import RANGE_KEYS, RANGE_STARTS, Range, range_of
 from loopguard_core.detectors._protocol import Finding, ObservedCall
 
 MAX_THINGS = 8
@@ -21,25 +22,7 @@ MAX_RANGES = 24
 
 _COVERED = 0.8  # share of a page that was read before
 _NARROW = 0.5  # a page less than half as wide as the last looks closer at a part, which is no second sweep
-_DEFAULT_WIDTH = 100
-_START_LENGTH = (("offset", "limit"), ("start", "count"), ("skip", "take"), ("start", "length"), ("offset", "length"), ("from", "size"),
-                 ("offset", "count"), ("start_index", "max_length"), ("start", "limit"), ("skip", "limit"), ("start_index", "max_results"))  # fmt: skip
-_START_END = (("start_line", "end_line"), ("line_start", "line_end"), ("start", "end"), ("from", "to"), ("from_line", "to_line"),
-              ("startLine", "endLine"), ("first", "last"), ("begin", "end"), ("start_row", "end_row"), ("lineStart", "lineEnd"))  # fmt: skip
-_PAGE = ("page", "page_number", "pageNumber", "page_no", "page_index")
-_RANGE_KEYS = frozenset(
-    [
-        *(key for pair in (*_START_LENGTH, *_START_END) for key in pair),
-        *_PAGE,
-        "view_range",
-        "page_size",
-        "per_page",
-        "lines",
-    ]
-)
 _BESIDE = frozenset({"reason", "explanation", "thought", "description", "title", "note"})
-
-Range = tuple[int, int]
 
 
 class _Thing:
@@ -86,9 +69,9 @@ class Pages:
 
     def begin(self, call: ObservedCall, arguments: dict[Any, Any], number: int) -> Finding | None:
         """Count the page a call asks for; None if it asks for none, or for a new one."""
-        if _RANGE_KEYS.isdisjoint(arguments) or "mutates" in call.traits:
+        if RANGE_STARTS.isdisjoint(arguments) or "mutates" in call.traits:
             return None
-        page = _page(arguments)
+        page = range_of(arguments)
         if page is None:
             return None
         key = _key(call.tool_key, arguments)
@@ -141,34 +124,6 @@ class Pages:
 
 
 def _key(tool: str, arguments: dict[Any, Any]) -> str:
-    rest = {key: value for key, value in arguments.items() if key not in _RANGE_KEYS and key not in _BESIDE}
+    rest = {key: value for key, value in arguments.items() if key not in RANGE_KEYS and key not in _BESIDE}
     text = f"{tool}\n{canonical_json(rest)}"
     return "#" + xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
-
-
-def _number(value: Any) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
-        value = int(value)
-    return value if type(value) is int and 0 <= value < 1 << 40 else None
-
-
-def _page(arguments: dict[Any, Any]) -> Range | None:
-    """The half-open range of lines, rows or pages that is asked for; None if there is none to be seen."""
-    view = arguments.get("view_range") or arguments.get("lines")
-    if isinstance(view, list) and len(view) == 2:
-        start, end = _number(view[0]), _number(view[1])
-        if start is not None and end is not None and end >= start:
-            return start, end + 1
-    for first, last in _START_END:
-        start, end = _number(arguments.get(first)), _number(arguments.get(last))
-        if start is not None and end is not None and end >= start:
-            return start, end + 1
-    for first, length in _START_LENGTH:
-        start, size = _number(arguments.get(first)), _number(arguments.get(length))
-        if start is not None and (size or first == "offset"):
-            return start, start + (size or _DEFAULT_WIDTH)
-    for name in _PAGE:
-        page = _number(arguments.get(name))
-        if page is not None:
-            return page, page + 1
-    return None

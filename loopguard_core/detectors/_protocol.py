@@ -230,6 +230,7 @@ class Finding:
         evidence: Facts for the operator. Plain JSON, never arguments, results or text.
         char: Offset in the channel's text; None for calls.
         abort: True if the running stream is to be cut.
+        advice: Names what the model is told, where that is not the kind's: a key of `loopguard_core._advice`.
         about: What the streak is about, where it spans several identities; steering happens once for it.
     """
 
@@ -241,6 +242,7 @@ class Finding:
     char: int | None = None
     abort: bool = False
     about: str | None = None
+    advice: str | None = None
 
 
 class Detector:

@@ -9,7 +9,7 @@ fires at the request that would complete a lap.
 | (none) | nothing new came up between the laps |
 | `gapped` | other rounds between brought news: no proof of a loop |
 | `interleaved` | a single call again and again, with news between |
-| `poll` | a part of it asks for something that is not done yet |
+| `poll` | half of it and more asks for something that is not done yet |
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MAX_PERIOD = 8
 """Rounds of the longest lap that is looked for. Source: section 5 of the design."""
 
 _MAX_BEGINNINGS = 8
+_MOST_STEPS = 2  # to one of them that asks for something not done yet: a longer lap is work, and no waiting
 
 Token = tuple[Request, ...]
 Identities = tuple[str, ...]
@@ -62,18 +63,17 @@ class Cycle(Detector):
         present = [call for call in calls if call.past is not None and not call.fresh and not call.past.polling]
         if not present:
             return ()
-        rounds = self._rounds(calls)
         asked = tuple(sorted(call.identity for call in present))[:MAX_PERIOD]
+        if tuple(identity for identity, _ in (self._history.rounds[-1][1] if self._history.rounds else ())) == asked:
+            return ()  # the same round again is `repeated_call`'s
+        rounds = self._rounds(calls)
         period, matched = _shortest([token for _, token in rounds], asked)
         if period == 0:
             self._pardon = min(self._pardon, 0)
             return ()
         start = rounds[len(rounds) + 1 - matched][0]
         laps = matched // period - max(0, self._pardon)
-        # A call that is alone and has nothing between is `repeated_call`'s.
         between = [(at, news) for at, _, news in self._history.rounds if at >= start]
-        if period == 1 and len(between) < matched:
-            return ()
         lap = [tuple(identity for identity, _ in token) for _, token in rounds[len(rounds) + 1 - period :]] + [asked]
         about = _rotated(lap)
         kind = self._kind(period, lap, any(news for at, news in between if at > start))
@@ -96,7 +96,7 @@ class Cycle(Detector):
 
     def _kind(self, period: int, lap: Sequence[Identities], news: bool) -> str | None:
         members = [self._history.past(identity) for identities in lap for identity in identities]
-        if any(past is not None and past.polling for past in members):
+        if sum(past is not None and past.polling for past in members) * _MOST_STEPS >= len(members):
             return "poll"
         if news:
             return "interleaved" if period == 1 else "gapped"

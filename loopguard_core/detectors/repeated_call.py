@@ -29,7 +29,7 @@ from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change, Result
 from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, Past
 
-MAX_IDENTITIES = 44
+MAX_IDENTITIES = 40
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
 
 _LASTING = frozenset({"auth", "validation", "not_found"})  # time alone mends none of these
@@ -142,7 +142,8 @@ class RepeatedCall(Detector):
         evidence: dict[str, Any] = {"rounds": streak.length, "since_round": streak.since}
         if kind == "changing":
             evidence["interface"] = True
-        return (Finding(streak.length, streak.since, identity=call.identity, kind=kind, evidence=evidence),)
+        advice = None if self._history is None or kind is not None else _advice(call)
+        return (Finding(streak.length, streak.since, call.identity, kind, evidence, advice=advice),)
 
     def _changing(self, call: ObservedCall, streak: _Streak) -> Sequence[Finding]:
         if not streak.changed or "mutates" in call.traits or call.polling:
@@ -231,6 +232,13 @@ def _kind(call: ObservedCall, history: History) -> str | None:
     if "mutates" not in call.traits:
         return None
     return "changing" if call.nature.ui and _acknowledges(result) else "mutation"
+
+
+def _advice(call: ObservedCall) -> str | None:
+    result = None if call.past is None else call.past.result
+    if result is None:
+        return None
+    return "failed" if result.failed else "empty" if result.empty else None
 
 
 def _waits(call: ObservedCall, past: Past, history: History) -> bool:

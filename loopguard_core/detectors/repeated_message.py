@@ -21,6 +21,7 @@ from zlib import crc32
 import xxhash
 
 from loopguard_core._bounded import count, short_text
+from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._types import Channel
 from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
@@ -60,18 +61,24 @@ class _Run:
 
 
 class RepeatedMessage(Detector):
-    """Counts equal messages, empty ones, and calls that were announced and not made."""
+    """Counts equal messages, empty ones, and calls that were announced and not made.
+
+    Args:
+        history: What the session has seen.
+    """
 
     name: ClassVar[str] = "repeated_message"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["repeated_message"]
+    only_repeats: ClassVar[bool] = True
 
-    def __init__(self) -> None:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._round = 0
         self._parts: list[str] = []
         self._length = 0
         self._fed = False
         self._message = 0
         self._last = ""
-        self._called = False
         self._announced_calls = False
         self._alone, self._beside, self._empty, self._announced = _Run(), _Run(), _Run(), _Run()
         self._user_spoke = self._empty_now = False
@@ -103,12 +110,14 @@ class RepeatedMessage(Detector):
     def end_message(self, finish_reason: str | None) -> Finding | None:
         """Compare the message with the one before."""
         self._message += 1
-        self._empty_now = False
         text = _SPACE.sub(" ", "".join(self._parts)).strip()
         self._parts, self._length = [], 0
         fed, self._fed = self._fed, False
         reason = (finish_reason or "").lower()
-        called, self._called = self._called, False
+        called, self._round = self._history.number != self._round, self._history.number
+        if called and self._empty_now:
+            self._empty.length -= 1  # it made calls after all, whatever its provider says it ended with
+        self._empty_now = False
         announced, self._announced_calls = self._announced_calls and not called, reason in _CALLS
         if reason in REPETITION:
             return Finding(self.ladder.steer or 1, self._message, evidence={"what": "finish_reason"})
@@ -143,6 +152,7 @@ class RepeatedMessage(Detector):
         if called:
             self._alone.go_on(self._message, same=False)
             self._beside.go_on(self._message, same=same)
+            self._history.listening = self._beside.length > 1
             if not same:
                 self._words, self._quiet = set(), 0
             if self._quiet < _QUIET_ROUNDS:
@@ -150,18 +160,12 @@ class RepeatedMessage(Detector):
             evidence = {"messages": self._beside.length, "rounds_without_news": self._quiet}
             return Finding(self._beside.length, self._beside.since, kind="with_calls", evidence=evidence)
         self._beside.go_on(self._message, same=False)
+        self._history.listening = False
         if not same:
             self._user_spoke = False
         self._alone.go_on(self._message, same=same)
         kind = "across_turns" if self._user_spoke else None
         return Finding(self._alone.length, self._alone.since, kind=kind, evidence={"messages": self._alone.length})
-
-    def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
-        """The message made calls, whatever its provider says it ended with: it was not empty."""
-        self._called = True
-        if self._empty_now:
-            self._empty.length, self._empty_now = self._empty.length - 1, False
-        return ()
 
     def close_round(self, calls: Sequence[ObservedCall]) -> None:
         """See whether the results hold any words that were not there before, once a lead-in repeats."""
@@ -181,13 +185,13 @@ class RepeatedMessage(Detector):
         """A user spoke: the same answer may be right, so it is no longer proof."""
         self._user_spoke = True
         self._beside.end()
-        self._quiet = 0
+        self._quiet, self._history.listening = 0, False
 
     def save(self) -> Any:
         """Counts, the hash of the last message, and those of the words that were there before."""
         runs = [[run.length, run.since] for run in (self._alone, self._beside, self._empty, self._announced)]
-        flags = self._called + 2 * self._announced_calls + 4 * self._user_spoke + 8 * self._empty_now
-        return [runs, self._last, self._message, flags, self._quiet, sorted(self._words)]
+        flags = self._announced_calls + 2 * self._user_spoke + 4 * self._empty_now
+        return [runs, self._last, self._message, flags, self._quiet, sorted(self._words), self._round]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -196,18 +200,19 @@ class RepeatedMessage(Detector):
             ValueError: Not such a state.
         """
         try:
-            runs, last, message, flags, quiet, words = state
+            runs, last, message, flags, quiet, words, number = state
             pairs = [(count(length), count(since)) for length, since in runs]
             if len(pairs) != 4:  # see `save`
                 raise ValueError("not a saved state of repeated_message")
             self._last, self._message, flags = short_text(last), count(message), count(flags)
+            self._round = count(number)
             self._quiet, self._words = count(quiet), {count(word) for word in words[:_MAX_WORDS]}
         except TypeError as error:
             raise ValueError("not a saved state of repeated_message") from error
         for run, (length, since) in zip((self._alone, self._beside, self._empty, self._announced), pairs, strict=True):
             run.length, run.since = length, since
-        self._called, self._announced_calls, self._user_spoke = bool(flags & 1), bool(flags & 2), bool(flags & 4)
-        self._empty_now = bool(flags & 8)
+        self._announced_calls, self._user_spoke = bool(flags & 1), bool(flags & 2)
+        self._empty_now = bool(flags & 4)
 
 
 def _words(text: str | None) -> list[str]:

@@ -121,6 +121,7 @@ class RephrasedSearch(Detector):
 
     name: ClassVar[str] = "rephrased_search"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["rephrased_search"]
+    only_repeats: ClassVar[bool] = True
 
     def __init__(
         self, query_fields: Callable[[str], Sequence[str] | None] | None = None, *, retries: Retries | None = None

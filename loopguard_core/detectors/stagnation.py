@@ -16,7 +16,7 @@ that change something.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from loopguard_core._history import History, LastCall
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change, Result
 from loopguard_core._shell import command_in
-from loopguard_core._similar import Likeness, gist, has_something_beside, likeness, same_words
+from loopguard_core._similar import BESIDE, Likeness, gist, likeness, same_words
 from loopguard_core.detectors._edits import Edits
 from loopguard_core.detectors._pages import Pages
 from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, plain_of
@@ -36,7 +36,6 @@ MAX_TOOLS = 16
 MIN_NOTHING_NEW = 12
 _SAYS_SOMETHING = 32  # characters of a result that is more than a yes, a number or "done"
 _HEAD = 24
-_REMEMBERED = 8  # results of one tool that a later one is compared with
 _LATELY = 3  # rounds within which some result must have come in
 
 
@@ -70,17 +69,16 @@ class Stagnation(Detector):
 
     name: ClassVar[str] = "stagnation"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["stagnation.same_result"]
+    only_repeats: ClassVar[bool] = True
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._near: OrderedDict[str, _Row] = OrderedDict()
         self._same: OrderedDict[str, _Row] = OrderedDict()
-        self._seen: OrderedDict[str, deque[str]] = OrderedDict()
         self._pages = Pages(history)
         self._edits = Edits(history)
         self._from = 0
         self._last_result = 0
-        self._number = 0
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """What stands still."""
@@ -99,7 +97,6 @@ class Stagnation(Detector):
 
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
         """Look at what each call asks for, and at what the rounds before brought."""
-        self._number = number
         history = self._history
         findings: list[Finding] = []
         for call in calls:
@@ -113,7 +110,12 @@ class Stagnation(Detector):
             if last is not None:
                 self._compare(call, last, number, findings)
         quiet = number - 1 - max(history.last_news, self._from)
-        if quiet >= MIN_NOTHING_NEW and history.waiting <= history.last_news and self._last_result >= number - _LATELY:
+        if (
+            quiet >= MIN_NOTHING_NEW
+            and self._several()
+            and history.waiting <= history.last_news
+            and self._last_result >= number - _LATELY
+        ):
             since = max(history.last_news, self._from) + 1
             evidence = {"rounds": quiet, "since_round": since}
             findings += [
@@ -121,13 +123,17 @@ class Stagnation(Detector):
             ]
         return findings
 
+    def _several(self) -> bool:
+        """Whether the last rounds asked for more than one thing: one alone is `repeated_call`'s."""
+        return len({request[0] for _, requests, _ in list(self._history.rounds)[-4:] for request in requests}) > 1
+
     # -- the same thing in other words -------------------------------------------------------------------------
 
     def _compare(self, call: ObservedCall, last: LastCall, number: int, findings: list[Finding]) -> None:
         tool = call.tool_key
         row = self._near.get(tool)
-        if row is not None and (call.fresh or self._history.epoch > row.last):
-            del self._near[tool]
+        if row is not None and self._world_changed(call, row):
+            self._drop(tool)
             row = None
         same = self._same.get(tool)
         if same is not None and call.identity != last.identity:
@@ -137,20 +143,25 @@ class Stagnation(Detector):
             )
         kind: Likeness | None
         if call.identity == last.identity:
+            if row is None:
+                return  # equal to the letter is `repeated_call`'s
             kind = "near"
-        elif row is not None or call.past is not None or _failed(last) or self._may_be_alike(call, last):
+        elif (
+            row is not None or call.past is not None or last.run > 1 or _failed(last) or self._may_be_alike(call, last)
+        ):
             kind = self._likeness(call, last)
         else:
             return
         if kind is None:
-            self._near.pop(tool, None)
+            self._drop(tool)
             return
         if row is None:
             # What grows by repeating itself is counted by how often it grew.
-            row = self._near[tool] = _Row(0 if kind == "grown" else 1, last.number, last.number)
+            row = self._near[tool] = _Row(0 if kind == "grown" else last.run, last.number, last.number)
             if len(self._near) > MAX_TOOLS:
-                self._near.popitem(last=False)
+                self._drop(next(iter(self._near)))
         row.length, row.last = row.length + 1, number
+        self._history.tracked.add(tool)
         row.varied = row.varied or call.identity != last.identity
         row.kind = "rephrased" if "rephrased" in (kind, row.kind) else "near"
         self._near.move_to_end(tool)
@@ -159,17 +170,25 @@ class Stagnation(Detector):
             evidence = {"rounds": row.length, "since_round": row.since}
             findings.append(Finding(row.length, row.since, call.identity, name, evidence, about=f"~{tool[:32]}"))
 
-    def _may_be_alike(self, call: ObservedCall, last: LastCall) -> bool:
-        """A cheap first look, because nearly all calls are not."""
-        if call.nature.shell:
-            before, after = command_in(plain_of(last.text)), command_in(call.plain)
-            return before is not None and after is not None and len(after) > len(before) and after.startswith(before)
-        if type(call.arguments) is not dict:
-            return False
-        if has_something_beside(call.arguments) or ("mutates" in call.traits and not call.nature.writes_files):
+    def _world_changed(self, call: ObservedCall, row: _Row) -> bool:
+        """Whether something else was changed since; what the tool itself changes is what is being looked at."""
+        history = self._history
+        if history.epoch > row.last and history.epoch_tool != call.tool_key:
             return True
-        # The same characters in another order: what is sorted differently.
-        return len(call.text) == len(last.text) and sum(call.text.encode()) == sum(last.text.encode())
+        return "mutates" in call.traits and history.read_change > row.last
+
+    def _drop(self, tool: str) -> None:
+        self._near.pop(tool, None)
+        self._history.tracked.discard(tool)
+
+    def _may_be_alike(self, call: ObservedCall, last: LastCall) -> bool:
+        """Whether a command grew; anything else shows once its result is there, and few calls are worth the look."""
+        if type(call.arguments) is dict and not BESIDE.isdisjoint(call.arguments):
+            return True
+        if not call.nature.shell or not last.text or len(call.text) <= len(last.text):
+            return False
+        before, after = command_in(plain_of(last.text)), command_in(call.plain)
+        return before is not None and after is not None and after.startswith(before)
 
     def _likeness(self, call: ObservedCall, last: LastCall) -> Likeness | None:
         if not call.text:
@@ -194,7 +213,7 @@ class Stagnation(Detector):
             result = None if outcome is None else outcome.result
             if outcome is None or result is None:
                 continue
-            self._last_result = self._number
+            self._last_result = self._history.number
             self._pages.close(call)
             self._edits.close(call)
             last = self._history.last_calls.get(call.tool_key)
@@ -202,59 +221,54 @@ class Stagnation(Detector):
             if before is not None and before.result is not None:
                 self._settle(call, result, before, before.result)
             if outcome.change is Change.FIRST and "mutates" not in call.traits and not result.failed:
-                self._seen_before(call.tool_key, result, before)
+                known = result.digest in self._history.repeated
+                self._seen_before(call.tool_key, result, before, known=known)
 
-    def _seen_before(self, tool: str, result: Result, before: LastCall | None) -> None:
+    def _seen_before(self, tool: str, result: Result, before: LastCall | None, *, known: bool) -> None:
         """Count a first result that the tool has given before, for other arguments."""
         if result.size < _SAYS_SOMETHING:
             return  # a yes, a number, a "done" may well be the same for many things
-        seen = self._seen.get(tool)
-        if seen is None:
-            seen = self._seen[tool] = deque(maxlen=_REMEMBERED)
-            if len(self._seen) > MAX_TOOLS:
-                self._seen.popitem(last=False)
-        known = result.digest in seen or (before is not None and _volatile(result, before.result))
-        seen.append(result.digest)
+        known = known or (before is not None and _volatile(result, before.result))
         row = self._same.get(tool)
         if not known or result.empty or result.pending:
             if row is not None:
                 del self._same[tool]
             return
         if row is None:
-            row = self._same[tool] = _Row(1, self._number - 1, self._number)
+            row = self._same[tool] = _Row(1, self._history.number - 1, self._history.number)
             if len(self._same) > MAX_TOOLS:
                 self._same.popitem(last=False)
-        row.length, row.last = row.length + 1, self._number
+        row.length, row.last = row.length + 1, self._history.number
 
     def _settle(self, call: ObservedCall, result: Result, before: LastCall, earlier: Result) -> None:
         tool = call.tool_key
         row = self._near.get(tool)
-        equal = result.digest == earlier.digest or _volatile(result, earlier)
+        equal = result.digest == earlier.digest or _volatile(result, earlier) or _reordered(result, earlier)
         if row is not None and not equal and not _same(result, earlier):
-            del self._near[tool]
+            self._drop(tool)
         elif row is None and equal and call.identity != before.identity and (kind := self._likeness(call, before)):
             length = 1 if kind == "grown" else 2
-            self._near[tool] = _Row(length, before.number, self._number, varied=True, kind=kind)
+            self._near[tool] = _Row(length, before.number, self._history.number, varied=True, kind=kind)
+            self._history.tracked.add(tool)
 
     # -- in between --------------------------------------------------------------------------------------------
 
     def user_turn(self) -> None:
         """Forget: a user may well want the same thing again."""
         self._near.clear()
+        self._history.tracked.clear()
         self._same.clear()
-        self._seen.clear()
         self._pages.clear()
         self._edits.clear()
-        self._from = self._number
+        self._from = self._history.number
 
     def save(self) -> Any:
         """Every count."""
-        seen = [[tool, list(digests)] for tool, digests in self._seen.items()]
         rows = [
             [[tool, row.length, row.since, row.last, int(row.varied), row.kind] for tool, row in table.items()]
             for table in (self._near, self._same)
         ]
-        return [rows, seen, self._pages.save(), self._edits.save(), [self._from, self._last_result, self._number]]
+        return [rows, self._pages.save(), self._edits.save(), [self._from, self._last_result]]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -263,7 +277,7 @@ class Stagnation(Detector):
             ValueError: Not such a state.
         """
         try:
-            rows, seen, pages, edits, numbers = state
+            rows, pages, edits, numbers = state
             near, same = (
                 OrderedDict(
                     (
@@ -282,12 +296,8 @@ class Stagnation(Detector):
             )
             self._pages.restore(pages)
             self._edits.restore(edits)
-            self._from, self._last_result, self._number = map(count, numbers)
+            self._from, self._last_result = map(count, numbers)
             self._near, self._same = near, same
-            self._seen = OrderedDict(
-                (short_text(tool), deque(map(short_text, digests[-_REMEMBERED:]), _REMEMBERED))
-                for tool, digests in seen[-MAX_TOOLS:]
-            )
         except TypeError as error:
             raise ValueError("not a saved state of stagnation") from error
 
@@ -320,3 +330,11 @@ def _volatile(result: Result, earlier: Result | None) -> bool:
         return False
     one, other = result.text, earlier.text
     return one is not None and other is not None and one[:_HEAD] == other[:_HEAD] and result.masked == earlier.masked
+
+
+def _reordered(result: Result, earlier: Result) -> bool:
+    """Whether two results hold the same characters in another order; again a cheap look first."""
+    if result.size != earlier.size or result.size < _SAYS_SOMETHING:
+        return False
+    one, other = result.text, earlier.text
+    return one is not None and other is not None and sorted(one) == sorted(other)

@@ -1,0 +1,60 @@
+"""Which part of a file, list or page sequence a call asks for, by the usual names of arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Range = tuple[int, int]
+"""Half-open, from 0."""
+
+_DEFAULT_WIDTH = 100
+_START_LENGTH = (
+    *(("offset", length) for length in ("limit", "length", "count")),
+    *(("start", length) for length in ("count", "length", "limit")),
+    *(("skip", length) for length in ("take", "limit")),
+    *(("start_index", length) for length in ("max_length", "max_results")),
+    ("from", "size"),
+)
+_START_END = (
+    *(("start_line", "end_line"), ("line_start", "line_end"), ("from_line", "to_line"), ("startLine", "endLine")),
+    *(("lineStart", "lineEnd"), ("start_row", "end_row"), ("start", "end"), ("from", "to"), ("first", "last")),
+    ("begin", "end"),
+)
+_PAGE = ("page", "page_number", "pageNumber", "page_no", "page_index")
+_VIEW = ("view_range", "lines")
+
+RANGE_STARTS = frozenset([*(start for start, _ in (*_START_LENGTH, *_START_END)), *_PAGE, *_VIEW])
+"""Names of arguments one of which every range has."""
+
+RANGE_KEYS = RANGE_STARTS | {end for _, end in (*_START_LENGTH, *_START_END)} | {"page_size", "per_page"}
+"""Names of arguments that say which part is asked for, and not of what."""
+
+
+def range_of(arguments: dict[Any, Any]) -> Range | None:
+    """The range a call asks for; None if there is none to be seen."""
+    for name in _VIEW:
+        view = arguments.get(name)
+        if type(view) is list and len(view) == 2:
+            start, end = _number(view[0]), _number(view[1])
+            if start is not None and end is not None and end >= start:
+                return start, end + 1
+    for first, last in _START_END:
+        if first in arguments and last in arguments:
+            start, end = _number(arguments[first]), _number(arguments[last])
+            if start is not None and end is not None and end >= start:
+                return start, end + 1
+    for first, length in _START_LENGTH:
+        if first in arguments:
+            start, size = _number(arguments[first]), _number(arguments.get(length))
+            if start is not None and (size or first == "offset"):
+                return start, start + (size or _DEFAULT_WIDTH)
+    for name in _PAGE:
+        if name in arguments and (page := _number(arguments[name])) is not None:
+            return page, page + 1
+    return None
+
+
+def _number(value: Any) -> int | None:
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) < 10:
+        value = int(value)
+    return value if type(value) is int and 0 <= value < 1 << 40 else None
