@@ -24,19 +24,22 @@ _ERROR_TEXT = re.compile(
     r"|traceback \(most recent call last\))",
     re.IGNORECASE,
 )
-# What shells, HTTP libraries and tool runners write that does not say "error": the first words of the text, perhaps
-# after the program's name ("curl: (6) Could not resolve host").
-_FAILURE_TEXT = re.compile(
-    r"\s*(?:(?:failed|failure|fatal|denied|错误|失败|エラー)\s*[:：(]"
-    r"|http(?:/[\d.]+)?\s[45]\d\d\b|[45]\d\d\s+[A-Za-z]{3}"
-    r"|(?:[\w./-]{1,40}:\s(?:line \d+:\s)?(?:\(\d+\)\s)?)?(?:could not|couldn't|cannot|can't|unable to|failed to"
-    r"|permission denied|access denied|no such (?:file|host|tool|function)|command not found"
-    r"|connection (?:refused|reset|timed out|closed|aborted)|operation not permitted"
-    r"|(?:request|connection|operation) timed out|rate limit exceeded|too many requests|unknown tool|unauthorized)\b"
-    r"|(?:[\w.]{1,40}: )?net::err_\w+|sudo: |[A-Z]{4,14}: (?:permission|no |operation|connection|address|resource|file)"
-    r"|;; connection timed out|[\w.]{1,60}\(\) (?:missing|got an unexpected|takes) )",
-    re.IGNORECASE,
+# What shells, HTTP libraries and tool runners write that does not say "error", at the very beginning of the text or after
+# the program's name ("curl: (6) Could not resolve host"). In lower case, so that the first letter alone settles most.
+_PHRASES = (
+    r"(?:could not|couldn't|cannot|can't|unable to|failed to|permission denied|access denied|command not found"
+    r"|no such (?:file|host|tool|function)|connection (?:refused|reset|timed out|closed|aborted)"
+    r"|operation not permitted|(?:request|connection|operation) timed out|rate limit exceeded|too many requests"
+    r"|unknown tool|unauthorized)\b"
 )
+_FAILURE_TEXT = re.compile(
+    rf"{_PHRASES}|(?:failed|failure|fatal|denied|错误|失败|エラー)\s*[:：(]|http(?:/[\d.]+)?\s[45]\d\d\b"
+    r"|[45]\d\d\s+[a-z]{3}|net::err_\w|sudo: |;; connection timed out"
+)
+_AFTER_NAME = re.compile(
+    rf"[\w./-]{{1,40}}:\s(?:line \d+:\s)?(?:\(\d+\)\s)?(?:{_PHRASES}|net::err_\w|no space left|a password is required)"
+)
+_ARGUMENTS = re.compile(r"[\w.]{1,60}\(\) (?:missing|got an unexpected|takes) ")
 # One line that ends in what went wrong ("cat: x: No such file or directory"), or says so of the call itself.
 _FAILURE_LINE = re.compile(
     r"[^\n]{1,160}: (?:no such file or directory|permission denied|command not found|is a directory|not a directory)\s*(?:\n|$)"
@@ -53,18 +56,20 @@ def judge_error(output: Any) -> bool:
     `status`, `status_code` or `statusCode` of 400 and more; or text that begins as failures do: with "Error",
     "Exception", "SomethingError:", "Traceback (most recent call last)", "failed:", "fatal:", an HTTP status of 400 and
     more with its words, "could not ...", "permission denied" and the like, perhaps after a program's name; or whose
-    first line ends in "No such file or directory" or its kin; or a text of several lines whose last one begins with "error: " or
-    "fatal: "; or an object with an exit code other than 0 and nothing but `stderr`. Anything else is a success: that tests failed is what
-    their tool was asked to find out.
+    first line ends in "No such file or directory" or its kin; or a text of several lines whose last one begins with
+    "error: " or "fatal: "; or an object with an exit code other than 0 and nothing but `stderr`. Anything else is a
+    success: that tests failed is what their tool was asked to find out.
     """
     if isinstance(output, str):
         head = output[:_HEAD]
         if head.lstrip()[:1] == "{" and len(output) <= _JSON_LIMIT:
             return _json_failed(output)
-        if _FAILURE_TEXT.match(head):
-            return True
         # Looking for the words first is faster than the patterns, and nearly always settles it.
-        words = head if head.islower() else head.lower()
+        words = head.lower().lstrip()
+        if _FAILURE_TEXT.match(words):
+            return True
+        if (": " in words and _AFTER_NAME.match(words)) or ("() " in words and _ARGUMENTS.match(words)):
+            return True
         if ("error" in words or "exception" in words or "traceback" in words) and _ERROR_TEXT.match(head):
             return True
         telling = "directory" in words or "denied" in words or "not found" in words or "valid" in words

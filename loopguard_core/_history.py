@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loopguard_core._bounded import count, short_text
-from loopguard_core._outcome import Change, Result
+from loopguard_core._outcome import PLAIN, Change, Outcome, Result
 from loopguard_core._ranges import RANGE_STARTS
 from loopguard_core._similar import BESIDE, gist
 from loopguard_core.detectors._protocol import ObservedCall, Past, plain_of
@@ -229,54 +229,58 @@ class History:
         Returns:
             As `begin`: False if there is nothing in it for detectors that only know repeats.
         """
-        loud, news = self._loud or self.listening, False
-        if any(call.outcome is not None for call in calls):
+        loud, news, epoch_by = self._loud or self.listening, False, None
+        if self._failed and any(call.outcome is not None for call in calls):
             self._failed = False  # what was refused leaves it as it was
-        epoch_by: str | None = None
-        self.repeated.clear()
+        if self.repeated:
+            self.repeated.clear()
         for call in calls:
             past = self._place(call, number)
             outcome = call.outcome
             result = None if outcome is None else outcome.result
             if outcome is not None and result is not None:
-                if past.result is not None and past.result.digest == result.digest:
-                    result = outcome.result = past.result  # what is known of it need not be worked out again
-                change = outcome.change = self._compare(call, past, result, number)
+                change, result = self._note(call, outcome, past, result)
                 news = news or change is Change.CHANGED or (change is Change.FIRST and not _says_nothing(result))
                 if "mutates" in call.traits and not outcome.failed and change in _NEW:
                     epoch_by, self.epoch_tool = call.identity, call.tool_key
-                self._hold(call.identity, result)
             loud = loud or call.tool_key in self._hot
             past.refused, past.last = call.refused, number
             past.times += 1
             self._remember_call(call, result, number)
-            if result is not None:
-                if self.results.get(result.digest) == call.tool_key:
-                    self.repeated.add(result.digest)
-                self.results[result.digest] = call.tool_key
-        while len(self.results) > MAX_RESULTS:
-            self.results.popitem(last=False)
         if news or epoch_by is not None:
             self.news += 1
             self.last_news = number
         if epoch_by is not None:
             self.epoch, self._epoch_by = number, epoch_by
         self._look_back(calls, number, news)
-        while len(self._known) > MAX_IDENTITIES:
-            identity, _ = self._known.popitem(last=False)
-            self._drop(identity)
         return loud
+
+    def _note(self, call: ObservedCall, outcome: Outcome, past: Past, result: Result) -> tuple[Change, Result]:
+        """Compare a result with what is known, and keep it."""
+        if past.result is not None and past.result.digest == result.digest:
+            result = outcome.result = past.result  # what is known of it need not be worked out again
+        change = outcome.change = self._compare(call, past, result)
+        self._hold(call.identity, result)
+        digest, results = result.digest, self.results
+        if results.get(digest) == call.tool_key:
+            self.repeated.add(digest)
+        results[digest] = call.tool_key
+        if len(results) > MAX_RESULTS:
+            results.popitem(last=False)
+        return change, result
 
     def _place(self, call: ObservedCall, number: int) -> Past:
         past = self._known.get(call.identity)
         if past is None:
             past = self._known[call.identity] = Past(number)
+            if len(self._known) > MAX_IDENTITIES:
+                self._drop(self._known.popitem(last=False)[0])
         else:
             self._known.move_to_end(call.identity)
         call.past = past
         return past
 
-    def _compare(self, call: ObservedCall, past: Past, result: Result, number: int) -> Change:
+    def _compare(self, call: ObservedCall, past: Past, result: Result) -> Change:
         """What a result is against the identity's last one; whatever repeats or fails has its tool watched."""
         if past.result is None:
             past.result = result
@@ -289,7 +293,7 @@ class History:
         self._watch(call.tool_key)
         past.changes = past.changes + 1 if change in (Change.CHANGED, Change.BACK) else 0
         if change is Change.CHANGED and "reads" in call.traits:
-            self.read_change = number
+            self.read_change = self.number
         return change
 
     def _may_repeat(self, call: ObservedCall, result: Result) -> bool:
@@ -302,30 +306,31 @@ class History:
         return one is not None and other is not None and one[:_HEAD] == other[:_HEAD]
 
     def _remember_call(self, call: ObservedCall, result: Result | None, number: int) -> None:
-        last = self.last_calls.get(call.tool_key)
+        calls, tool = self.last_calls, call.tool_key
+        last = calls.get(tool)
         if result is None and last is not None:
             last.run += last.identity == call.identity
             return  # what was refused or lost is no call to compare with
-        before = self.last_calls.get(call.tool_key)
-        self.last_calls[call.tool_key] = LastCall(call.identity, call.text, result, number, before, call.gist)
-        self.last_calls.move_to_end(call.tool_key)
-        if len(self.last_calls) > MAX_TOOLS:
-            self.last_calls.popitem(last=False)
+        calls[tool] = LastCall(call.identity, call.text, result, number, last, call.gist)
+        if last is not None:
+            calls.move_to_end(tool)
+        elif len(calls) > MAX_TOOLS:
+            calls.popitem(last=False)
 
     def _look_back(self, calls: Sequence[ObservedCall], number: int, news: bool) -> None:
-        requests: tuple[Request, ...] = tuple(
-            (call.identity, 0 if call.past is None else call.past.outcome) for call in calls
-        )
-        if len(requests) > 1:
-            requests = tuple(sorted(requests)[:_WIDE])
+        requests: list[Request] = []
         for call in calls:
             if call.past is not None:
                 call.past.news = self.news
-        self.rounds.append((number, requests, news))
+                requests.append((call.identity, call.past.outcome if call.past.earlier else 0))
+        if len(requests) > 1:
+            requests = sorted(requests)[:_WIDE]
+        self.rounds.append((number, tuple(requests), news))
 
     def _hold(self, identity: str, result: Result) -> None:
-        self._drop(identity)
-        size = result.pack()
+        if identity in self._held:
+            self._drop(identity)
+        size = result.pack() if result.size > PLAIN else result.held
         if size > MAX_HELD // 2:
             result.let_go()
             return

@@ -30,7 +30,8 @@ REFUSED = f"{OWN_WORDS} This call was not executed"
 
 _WITHIN = 96  # SDKs put a word like "Observation: " or "Error: " before a result
 _EDGE = 64 * 1024
-_PLAIN = 2048
+PLAIN = 2048
+"""Characters of a text up to which it is held as it is."""
 _SHORT = 240
 _NOTHING = 64
 _TELLING_LINE = 16
@@ -177,7 +178,7 @@ class Result:
 
     def pack(self) -> int:
         """Make a long text smaller; the bytes that are still held."""
-        if self._text is not None and self.size > _PLAIN:
+        if self._text is not None and self.size > PLAIN:
             self._packed = zlib.compress(self._text.encode("utf-8", "surrogatepass"), 1)
             self._text = None
         return self.held
@@ -246,8 +247,8 @@ def _facts(text: str) -> int:
     facts = _SAYS_UNCHANGED if short and _UNCHANGED.search(text) else 0
     if len(text) <= 2 or (len(text) <= 2 * _NOTHING and _EMPTY.match(text)):  # "", "[]", "{}"
         facts |= _IS_EMPTY
-    ended = _FINISHED.search(text[:_PLAIN]) is not None
-    if _PENDING_FIELD.search(text[:_PLAIN]) or (short and not ended and _PENDING_TEXT.search(text)):
+    ended = _FINISHED.search(text[:PLAIN]) is not None
+    if _PENDING_FIELD.search(text[:PLAIN]) or (short and not ended and _PENDING_TEXT.search(text)):
         facts |= _IS_PENDING
     elif ended:
         facts |= _IS_FINISHED

@@ -104,7 +104,7 @@ class Past:
         return past
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)  # without slots, so that what is rarely set costs nothing: one is made for every call
 class ObservedCall:
     """One distinct call of a round, as detectors see it.
 
@@ -139,16 +139,16 @@ class ObservedCall:
     arguments: Any = None
     text: str = ""
     refusable: bool = True
-    outcome: Outcome | None = None
-    streak: int = 1
     nature: Nature = _UNKNOWN_NATURE
     traits: Traits = UNKNOWN
-    past: Past | None = None
-    fresh: bool = False
-    probe: bool = False
-    refused: bool = False
-    signature: frozenset[int] | None = None
-    gist: str | None = None
+    outcome: Outcome | None = field(default=None, init=False)
+    streak: int = field(default=1, init=False)
+    past: Past | None = field(default=None, init=False)
+    fresh: bool = field(default=False, init=False)
+    probe: bool = field(default=False, init=False)
+    refused: bool = field(default=False, init=False)
+    signature: frozenset[int] | None = field(default=None, init=False)
+    gist: str | None = field(default=None, init=False)
 
     def shrink(self, keep: bool = False) -> None:
         """Drop what a hostile model could have made large, and what is not ours.
