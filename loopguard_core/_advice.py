@@ -121,7 +121,7 @@ ADVICE: Mapping[str, Advice] = MappingProxyType(
         ),
         "text_repetition": Advice(
             "Nothing new was being said.",
-            "Go on after the repeated part in a few words of your own, make the next call, or end with your conclusion.",
+            "Go on after the repeated part in a few words, make the next call, or end with your conclusion.",
         ),
         "repeated_message": Advice(
             "Saying it again moves nothing.",

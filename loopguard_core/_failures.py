@@ -7,7 +7,7 @@ name different files. The table below knows the roots; what is in none of them i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -20,39 +20,58 @@ Root = Literal["rate", "timeout", "network", "unavailable", "auth", "resource", 
 TRANSIENT: frozenset[Root] = frozenset({"rate", "timeout", "network", "unavailable"})
 """Roots that may pass by themselves, so that trying again later is reasonable (preset `patient`)."""
 
-# In this order: the surer sign first. A status code counts only where it stands as one, not as any number.
+# A status code counts only where it stands as one, not as any number.
 _STATUS = (
-    r"(?:(?:http|status|code|error|response|returned|server)[\s/:=\"'(]{0,4}(?:[\d.]{0,4}\s)?|^\W{0,3}(?:error:?\s)?)"
+    r"(?:(?:http|status|code|error|response|returned|server)[\s/:=\"'(]{0,4}(?:[\d.]{0,4}\s)?"
+    r"|^\W{0,3}(?:error:?\s)?)"
 )
-_ROOTS: tuple[tuple[Root, re.Pattern[str]], ...] = tuple(
-    (root, re.compile(pattern, re.IGNORECASE))
-    for root, pattern in (
-        ("rate", rf"too many requests|rate.?limit|quota exceeded|throttl|resource.?exhausted|{_STATUS}429\b|限流|频率限制"),
-        ("auth", rf"unauthori[sz]ed|forbidden|permission.?denied|access.?denied|not.?authori[sz]ed|denied by|\beacces\b"
-                 rf"|\beperm\b|operation not permitted|not permitted|not allowed|authentication|(?:invalid|expired|missing|bad|incorrect) "
-                 rf"(?:api.?key|token|credential|password|signature)|login required|password is required|\bdenied\b|{_STATUS}40[13]\b|权限不足|拒绝访问"),
-        ("resource", r"no space left|disk (?:is )?full|\benospc\b|disk quota|out of memory|\benomem\b|cannot allocate memory"
-                     r"|too many open files|\bemfile\b|read-only file system|\berofs\b"),
-        ("timeout", rf"time(?:d)?.?out|deadline exceeded|\betimedout\b|took too long|{_STATUS}(?:408|504)\b|超时"),
-        ("network", r"econn\w+|enotfound|eai_again|enetunreach|ehostunreach|epipe|could not resolve|couldn't resolve"
-                    r"|unable to resolve|name_not_resolved|name or service not known|name resolution|no such host"
-                    r"|getaddrinfo|\bdns\b|no servers could be reached|connection (?:refused|reset|aborted|closed|error|failed)"
-                    r"|connect(?:ion)? to .{0,80} (?:failed|refused)|failed to connect|could not connect|cannot connect|can't connect|net::err_"
-                    r"|network (?:is )?(?:unreachable|error|down)|socket hang up|broken pipe|no route to host|urlopen error"
-                    r"|remote end closed|(?:ssl|tls) (?:error|handshake)"),
-        ("unavailable", rf"unavailable|overloaded|bad gateway|internal server error|try again later|temporarily"
-                        rf"|{_STATUS}50[0-35-9]\b|database is locked|could not obtain lock|服务不可用"),
-        ("validation", rf"validation|invalid (?:argument|parameter|value|input|json|type|request|option|field|syntax|schema)"
-                       rf"|missing \d{{0,3}} ?(?:required|positional|argument|parameter|field|'|\"|`)|required (?:argument|parameter|field|property|positional)"
-                       rf"|is required|unexpected (?:keyword|argument|field|property|parameter)|not part of the schema|unrecognized (?:argument|option|field)"
-                       rf"|unknown (?:tool|function|argument|option|parameter|field|action)|no such (?:tool|function|option)"
-                       rf"|not a valid|must be (?:a|an|one|of|set|in)|expected .{{1,60}} (?:but )?(?:got|received|found)"
-                       rf"|(?:tool|function) .{{0,60}}not (?:found|exist|available|registered)|typeerror|json.?decode|parse error|syntaxerror|syntax error"
-                       rf"|bad request|unprocessable|{_STATUS}4(?:00|22)\b|参数(?:错误|缺失|无效)"),
-        ("not_found", rf"not.?found|no such|does(?: not|n't) exist|cannot find|can't find|could not find|no match"
-                      rf"|unknown (?:host|id|user|model|file|path|key|column|table)|\benoent\b|nonexistent|{_STATUS}4(?:04|10)\b|不存在|未找到|見つかりません"),
-    )
-)  # fmt: skip
+
+# In this order: the surer sign first.
+_SIGNS: Mapping[Root, Sequence[str]] = {
+    "rate": (
+        r"too many requests|rate.?limit|quota exceeded|throttl|resource.?exhausted",
+        rf"{_STATUS}429\b|限流|频率限制",
+    ),
+    "auth": (
+        r"unauthori[sz]ed|forbidden|permission.?denied|access.?denied|not.?authori[sz]ed|denied by|\bdenied\b",
+        r"\beacces\b|\beperm\b|operation not permitted|not permitted|not allowed|authentication|bad credentials",
+        r"(?:invalid|expired|missing|bad|incorrect) (?:api.?key|token|credential|password|signature)",
+        rf"login required|password is required|{_STATUS}40[13]\b|权限不足|拒绝访问",
+    ),
+    "resource": (
+        r"no space left|disk (?:is )?full|\benospc\b|disk quota|out of memory|\benomem\b|cannot allocate memory",
+        r"too many open files|\bemfile\b|read-only file system|\berofs\b",
+    ),
+    "timeout": (rf"time(?:d)?.?out|deadline exceeded|\betimedout\b|took too long|{_STATUS}(?:408|504)\b|超时",),
+    "network": (
+        r"econn\w+|enotfound|eai_again|enetunreach|ehostunreach|epipe|could not resolve|couldn't resolve",
+        r"unable to resolve|name_not_resolved|name or service not known|name resolution|no such host|getaddrinfo",
+        r"\bdns\b|no servers could be reached|connection (?:refused|reset|aborted|closed|error|failed)",
+        r"connect(?:ion)? to .{0,80} (?:failed|refused)|failed to connect|could not connect|cannot connect",
+        r"can't connect|net::err_|network (?:is )?(?:unreachable|error|down)|socket hang up|broken pipe",
+        r"no route to host|urlopen error|remote end closed|(?:ssl|tls) (?:error|handshake)",
+    ),
+    "unavailable": (
+        r"unavailable|overloaded|bad gateway|internal server error|try again later|temporarily",
+        rf"{_STATUS}50[0-35-9]\b|database is locked|could not obtain lock|服务不可用",
+    ),
+    "validation": (
+        r"validation|invalid (?:argument|parameter|value|input|json|type|request|option|field|syntax|schema)",
+        r"missing \d{0,3} ?(?:required|positional|argument|parameter|field|'|\"|`)|is required",
+        r"required (?:argument|parameter|field|property|positional)|not part of the schema|typeerror|json.?decode",
+        r"unexpected (?:keyword|argument|field|property|parameter)|unrecognized (?:argument|option|field)",
+        r"unknown (?:tool|function|argument|option|parameter|field|action)|no such (?:tool|function|option)",
+        r"not a valid|must be (?:a|an|one|of|set|in)|expected .{1,60} (?:but )?(?:got|received|found)",
+        r"(?:tool|function) .{0,60}not (?:found|exist|available|registered)|parse error|syntaxerror|syntax error",
+        rf"bad request|unprocessable|{_STATUS}4(?:00|22)\b|参数(?:错误|缺失|无效)",
+    ),
+    "not_found": (
+        r"not.?found|no such|does(?: not|n't) exist|cannot find|can't find|could not find|no match",
+        r"unknown (?:host|id|user|model|file|path|key|column|table)|\benoent\b|nonexistent",
+        rf"{_STATUS}4(?:04|10)\b|不存在|未找到|見つかりません",
+    ),
+}
+_ROOTS = {root: re.compile("|".join(signs), re.IGNORECASE) for root, signs in _SIGNS.items()}
 
 _EDGE = 2048
 _QUOTED = re.compile(r"\"[^\"\n]{0,200}\"|'[^'\n]{0,200}'|`[^`\n]{0,200}`")
@@ -63,9 +82,10 @@ _PATH = re.compile(
 _DIGITS = re.compile(r"\d+")
 _SPACE = re.compile(r"\s+")
 # A count of what is wrong: "8 failed", "3 errors", "errors: 3", "12 issues remaining".
+_WRONG = r"(?:fail(?:ed|ures?|ing)?|errors?|issues?|problems?|violations?|warnings?|remaining|left|missing|conflicts?"
 _COUNT = re.compile(
-    r"(?P<n>\d{1,9})\s(?:\w{1,16}\s){0,2}(?:fail(?:ed|ures?|ing)?|errors?|issues?|problems?|violations?|warnings?|remaining|left"
-    r"|missing|conflicts?|unresolved|todo)\b|(?:fail(?:ed|ures?)?|errors?|issues?|remaining|left|conflicts?)\s?[:=]\s?(?P<m>\d{1,9})",
+    rf"(?P<n>\d{{1,9}})\s(?:\w{{1,16}}\s){{0,2}}{_WRONG}|unresolved|todo)\b"
+    r"|(?:fail(?:ed|ures?)?|errors?|issues?|remaining|left|conflicts?)\s?[:=]\s?(?P<m>\d{1,9})",
     re.IGNORECASE,
 )
 _MAX_COUNTS = 8
@@ -114,7 +134,7 @@ class Failure:
             raise ValueError("not a saved failure") from error
 
     def same_as(self, other: Failure) -> bool:
-        """Whether one call failed as it failed before: nothing but numbers, quoted words and paths differ, no counts."""
+        """Whether one call failed as before: nothing but numbers, quoted words and paths differ, and no counts."""
         return self.root == other.root and self.shape == other.shape and self.counts == other.counts
 
     def better_than(self, before: Failure) -> bool:
@@ -140,7 +160,7 @@ def _edges(text: str) -> str:
 
 def root_of(text: str) -> Root:
     """The first root of the table the text shows a sign of."""
-    for root, pattern in _ROOTS:
+    for root, pattern in _ROOTS.items():
         if pattern.search(text):
             return root
     return "other"

@@ -81,7 +81,7 @@ class LastCall:
             before.before = None
         self.before: LastCall | None = before
         self.gist = known
-        self.run = before.run + 1 if before is not None and before.identity == identity else 1
+        self.run: int = before.run + 1 if before is not None and before.identity == identity else 1
 
     def save(self) -> list[Any]:
         """As plain JSON: a hash in place of the arguments."""

@@ -50,8 +50,8 @@ _UNCHANGED = re.compile(
     re.IGNORECASE,
 )
 _PROGRESS_WORDS = (
-    r"still running|(?:is|are) (?:still )?(?:running|pending|queued|processing|building)|in[ _-]?progress|pending|queued"
-    r"|processing|not (?:yet )?(?:ready|finished|complete|completed|done|available)|waiting(?: for)?|please wait"
+    r"still running|(?:is|are) (?:still )?(?:running|pending|queued|processing|building)|in[ _-]?progress|pending"
+    r"|queued|processing|not (?:yet )?(?:ready|finished|complete|completed|done|available)|waiting(?: for)?|please wait"
     r"|provisioning|initiali[sz]ing|scheduled|running|starting|building|creating|deploying|syncing|working|active"
     r"|submitted|accepted|进行中|运行中|処理中|実行中"
 )
@@ -64,8 +64,8 @@ _PENDING_FIELD = re.compile(
 _PENDING_TEXT = re.compile(r"\b(?:" + _PROGRESS_WORDS + r")|\b\d{1,3}(?:\.\d+)?\s?%", re.IGNORECASE)
 _FINISHED = re.compile(
     r"\"?(?:status|state|phase|stage|conclusion|result)\"?\s*[:=]\s*\"?(?:done|success\w*|succeeded|failed"
-    r"|failure|completed?|error\w*|cancell?ed|stopped|exited|finished|timed[ _]?out|expired|terminated|merged|closed|resolved"
-    r"|ok)\b|\"?final\"?\s*[:=]\s*true"
+    r"|failure|completed?|error\w*|cancell?ed|stopped|exited|finished|timed[ _]?out|expired|terminated|merged|closed"
+    r"|resolved|ok)\b|\"?final\"?\s*[:=]\s*true"
     r"|\b(?:exited|exit code|finished|completed|has ended|terminated|no such (?:job|session|process))\b",
     re.IGNORECASE,
 )
@@ -75,8 +75,8 @@ _EMPTY = re.compile(
     r"|output)\b.{0,40}$"
     r"|.{0,40}\b(?:not found|no match(?:es)?|does not exist|nothing found|no such)\b.{0,60}$"
     r"|\(?(?:empty|no output|no content)\)?\W*$"
-    r"|.{0,40}(?:未找到|没有找到|找不到|暂无|不存在|無し|なし|見つかりません|nicht gefunden|keine (?:treffer|ergebnisse)"
-    r"|aucun r[eé]sultat|no se encontr).{0,60}$",
+    r"|.{0,40}(?:未找到|没有找到|找不到|暂无|不存在|無し|なし|見つかりません|nicht gefunden"
+    r"|keine (?:treffer|ergebnisse)|aucun r[eé]sultat|no se encontr).{0,60}$",
     re.IGNORECASE | re.DOTALL,
 )
 

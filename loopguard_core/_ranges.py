@@ -34,20 +34,31 @@ def range_of(arguments: dict[Any, Any]) -> Range | None:
     """The range a call asks for; None if there is none to be seen."""
     for name in _VIEW:
         view = arguments.get(name)
-        if type(view) is list and len(view) == 2:
-            start, end = _number(view[0]), _number(view[1])
-            if start is not None and end is not None and end >= start:
-                return start, end + 1
+        if type(view) is list and len(view) == 2 and (found := _between(view[0], view[1])) is not None:
+            return found
     for first, last in _START_END:
         if first in arguments and last in arguments:
-            start, end = _number(arguments[first]), _number(arguments[last])
-            if start is not None and end is not None and end >= start:
-                return start, end + 1
+            found = _between(arguments[first], arguments[last])
+            if found is not None:
+                return found
+    return _by_length(arguments) or _by_page(arguments)
+
+
+def _between(first: Any, last: Any) -> Range | None:
+    start, end = _number(first), _number(last)
+    return (start, end + 1) if start is not None and end is not None and end >= start else None
+
+
+def _by_length(arguments: dict[Any, Any]) -> Range | None:
     for first, length in _START_LENGTH:
         if first in arguments:
             start, size = _number(arguments[first]), _number(arguments.get(length))
             if start is not None and (size or first == "offset"):
                 return start, start + (size or _DEFAULT_WIDTH)
+    return None
+
+
+def _by_page(arguments: dict[Any, Any]) -> Range | None:
     for name in _PAGE:
         if name in arguments and (page := _number(arguments[name])) is not None:
             return page, page + 1

@@ -52,12 +52,13 @@ _MUTATION_WORDS = frozenset(
     start stop launch""".split()
 )
 _STARTING_WORDS = frozenset(
-    """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule build""".split()
+    """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule build
+    start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule build""".split()
 )
 _UI_WORDS = frozenset(
     "click tap press scroll swipe hover drag drop type fill key keypress keys navigate goto back forward next previous focus mouse".split()
 )
-_POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
+_POLL_WORDS = frozenset("""poll polls polling status progress health heartbeat""".split())
 _WAIT_WORDS = frozenset("sleep wait waits delay pause idle".split())
 _FACT_WORDS = frozenset(
     """status state progress info list count details history log logs results result output version health summary
@@ -69,7 +70,8 @@ _SHELL_NAMES = frozenset(
     local_shell container_exec run_bash execute_bash terminal_run ssh ssh_exec run_terminal_command""".split()
 )
 _CODE_NAMES = frozenset(
-    """python execute run_python python_repl repl code code_interpreter jupyter execute_python ipython run_code""".split()
+    """python execute run_python python_repl repl code code_interpreter jupyter execute_python ipython run_code
+    python execute run_python python_repl repl code code_interpreter jupyter execute_python ipython run_code""".split()
 )
 _HANDOFF = re.compile(
     r"(?:transfer(?:_back)?_to|hand_?off(?:_to)?|delegate(?:_to|_work)?|switch_to|route_to|consult|call_agent|ask_agent"

@@ -55,8 +55,10 @@ class Cycle(Detector):
         """How long the lap is, and how often it was run."""
         length = finding.evidence.get("period", 0)
         if length == 1:
-            return f"`{tool}` was requested with the same arguments {finding.streak} times, other calls between, with the same result"
-        return f"`{tool}` is part of the same {length} steps in the same order, {finding.streak} times over, with the same results"
+            asked = f"`{tool}` was requested with the same arguments {finding.streak} times"
+            return f"{asked}, other calls between, with the same result"
+        steps = f"`{tool}` is part of the same {length} steps in the same order"
+        return f"{steps}, {finding.streak} times over, with the same results"
 
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
         """Look for the shortest cycle this round goes on with."""
@@ -73,10 +75,12 @@ class Cycle(Detector):
             return ()
         start = rounds[len(rounds) + 1 - matched][0]
         laps = matched // period - max(0, self._pardon)
-        between = [(at, news) for at, _, news in self._history.rounds if at >= start]
+        # What the first lap brings is new by nature; news behind it is what keeps this from being proof.
+        lap_over = rounds[len(rounds) + period - matched][0]
+        between = any(news for at, _, news in self._history.rounds if at > lap_over)
         lap = [tuple(identity for identity, _ in token) for _, token in rounds[len(rounds) + 1 - period :]] + [asked]
         about = _rotated(lap)
-        kind = self._kind(period, lap, any(news for at, news in between if at > start))
+        kind = self._kind(period, lap, between)
         evidence = {"period": period, "laps": laps, "since_round": start, "rounds": number - start + 1}
         return [
             Finding(laps, self._since(about, start, laps), call.identity, kind, evidence, about=about)

@@ -107,7 +107,8 @@ class RepeatedFailure(Detector):
         """What failed, how often, and for which reason."""
         reason = _REASONS[str(finding.evidence.get("root", "other"))]
         if finding.kind == "cross_tool":
-            return f"{finding.streak} rounds in a row failed with several tools, all because of {reason}; `{tool}` comes next"
+            failed = f"{finding.streak} rounds in a row failed with several tools, all because of {reason}"
+            return f"{failed}; `{tool}` comes next"
         return f"`{tool}` failed in {finding.streak} rounds in a row with different arguments, because of {reason}"
 
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
