@@ -52,13 +52,14 @@ _MUTATION_WORDS = frozenset(
     start stop launch""".split()
 )
 _STARTING_WORDS = frozenset(
-    """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule build
-    start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule build""".split()
+    """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule
+    build""".split()
 )
 _UI_WORDS = frozenset(
-    "click tap press scroll swipe hover drag drop type fill key keypress keys navigate goto back forward next previous focus mouse".split()
+    """click tap press scroll swipe hover drag drop type fill key keypress keys navigate goto back forward next previous
+    focus mouse""".split()
 )
-_POLL_WORDS = frozenset("""poll polls polling status progress health heartbeat""".split())
+_POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
 _WAIT_WORDS = frozenset("sleep wait waits delay pause idle".split())
 _FACT_WORDS = frozenset(
     """status state progress info list count details history log logs results result output version health summary
