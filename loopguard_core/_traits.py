@@ -1,6 +1,6 @@
 """What kind of tool a call goes to: from the policy, else from MCP annotations, else from names and arguments.
 
-One place and one table; `docs/traits.md` is written from it. Where nothing is known, nothing is claimed: an unknown
+One place and one table; `docs/outcomes.md` says it to users. Where nothing is known, nothing is claimed: an unknown
 tool starts no epoch and is no poll.
 
 | trait | meaning | inferred from |
