@@ -27,7 +27,8 @@ def lowest(session: nox.Session) -> None:
 def core(session: nox.Session) -> None:
     """The core without any extra: nothing in it may need an SDK."""
     session.install(".", "pytest>=8.2,<10", "pytest-asyncio>=0.24,<2", "hypothesis>=6.100,<7", "rfc8785>=0.1.4,<0.2")
-    session.run("pytest", "tests/core", "tests/cli", "tests/transcripts", *session.posargs)
+    tests = ("tests/core", "tests/cli", "tests/transcripts", "tests/keys", "tests/detectors")
+    session.run("pytest", *tests, *session.posargs)
 
 
 @nox.session

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from loopguard_core._canonical import canonical_json
 from loopguard_core._context import current_session, inside
 from loopguard_core._errors import LoopGuardError, LoopGuardStop, PluginError, PolicyError
+from loopguard_core._estimate import estimate_tokens
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._fingerprint import fingerprint
 from loopguard_core._guard import LoopGuard, PolicyLike, as_guard
 from loopguard_core._hookspec import hookimpl
+from loopguard_core._key_limit import is_key_limit
 from loopguard_core._ladder import Ladder
 from loopguard_core._policy import Policy
 from loopguard_core._session import Session
@@ -51,9 +53,11 @@ __all__ = [
     "as_guard",
     "canonical_json",
     "current_session",
+    "estimate_tokens",
     "fingerprint",
     "hookimpl",
     "inside",
+    "is_key_limit",
 ]
 
 

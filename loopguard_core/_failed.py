@@ -16,7 +16,7 @@ _TAIL = 400
 _FAILURE_END = re.compile(r"(?:error|fatal)\b[^\n]{0,20}: |(?-i:ERROR|FATAL) |.{0,40}\[errno -?\d+\]", re.IGNORECASE)
 _HTTP_ERROR = 400
 
-# "Error: x", "TimeoutError: x", "requests.exceptions.ConnectionError(x)", "[ERROR] x", "Traceback (most recent ..."
+# Such as: Error: x / TimeoutError: x / requests.exceptions.ConnectionError(x) / [ERROR] x / Traceback (most recent
 _ERROR_TEXT = re.compile(
     r"\s*(?:\[?(?:fatal |internal |tool |execution |runtime )?(?:error|exception)\]?(?:[:!(\s]|$)"
     r"|(?!no |zero |without )(?:[\w-]{1,24} ){1,3}error(?: code)?\s?[:(#-]?\s?(?:-?\d|:|$)"
@@ -24,17 +24,24 @@ _ERROR_TEXT = re.compile(
     r"|traceback \(most recent call last\))",
     re.IGNORECASE,
 )
-# What shells, HTTP libraries and tool runners write that does not say "error", at the very beginning of the text or after
-# the program's name ("curl: (6) Could not resolve host"). In lower case, so that the first letter alone settles most.
+# What shells, HTTP libraries and tool runners write that does not say "error", at the beginning of a text or after the
+# program's name ("curl: (6) Could not resolve host"). In lower case, so that the first letter alone settles most.
 _PHRASES = (
     r"(?:could not|couldn't|cannot|can't|unable to|failed to|permission denied|access denied|command not found"
     r"|no such (?:file|host|tool|function)|connection (?:refused|reset|timed out|closed|aborted)"
     r"|operation not permitted|(?:request|connection|operation) timed out|rate limit exceeded|too many requests"
     r"|unknown tool|unauthorized)\b"
 )
+# How the words behind a status code begin: "404 Not Found", and not "500 rows".
+_STATUS_WORDS = (
+    r"(?:bad |unauthori|payment |forbidden|not |method |proxy |request |conflict|gone\b|length |precondition"
+    r"|payload |content |uri |unsupported|range |expectation|unprocessable|locked|failed |too |upgrade |internal "
+    r"|service |gateway|http |(?:client |server )?error)"
+)
 _FAILURE_TEXT = re.compile(
     rf"{_PHRASES}|(?:failed|failure|fatal|denied|错误|失败|エラー)\s*[:：(]|http(?:/[\d.]+)?\s[45]\d\d\b"
-    r"|[45]\d\d\s+[a-z]{3}|net::err_\w|sudo: |;; connection timed out"
+    rf"|[45]\d\d\s+{_STATUS_WORDS}|net::err_\w|sudo: |;; connection timed out"
+    r"|getaddrinfo |connect e(?:conn|timedout|netun|hostun|acces)|socket hang up"
 )
 _AFTER_NAME = re.compile(
     rf"[\w./-]{{1,40}}:\s(?:line \d+:\s)?(?:\(\d+\)\s)?(?:{_PHRASES}|net::err_\w|no space left|a password is required)"
@@ -42,7 +49,7 @@ _AFTER_NAME = re.compile(
 _ARGUMENTS = re.compile(r"[\w.]{1,60}\(\) (?:missing|got an unexpected|takes) ")
 # One line that ends in what went wrong ("cat: x: No such file or directory"), or says so of the call itself.
 _FAILURE_LINE = re.compile(
-    r"[^\n]{1,160}: (?:no such file or directory|permission denied|command not found|is a directory|not a directory)\s*(?:\n|$)"
+    r"[^\n]{1,160}: (?:no such file or directory|permission denied|command not found|(?:is|not) a directory)\s*(?:\n|$)"
     r"|[^\n]{0,60}\b(?:validation failed|validation error|is not a valid tool)\b",
     re.IGNORECASE,
 )

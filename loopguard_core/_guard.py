@@ -9,11 +9,12 @@ import threading
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from loopguard_core import _unseen
 from loopguard_core._budget import Budget
@@ -22,10 +23,14 @@ from loopguard_core._calls import Identifier
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._faults import Faults
 from loopguard_core._history import History
+from loopguard_core._identity import display_name
 from loopguard_core._limits import ActiveClock
+from loopguard_core._money import Money
 from loopguard_core._plugins import PluginInfo, Plugins
 from loopguard_core._policy import Policy
 from loopguard_core._policy_file import apply_environment, load_policy, resolve_policy
+from loopguard_core._policy_parts import KeySettings
+from loopguard_core._prices import warm_soon
 from loopguard_core._scoring import Scorer
 from loopguard_core._session import Session
 from loopguard_core._session_state import Origin, SessionState
@@ -34,6 +39,9 @@ from loopguard_core._traits import Nature
 from loopguard_core._types import Action, EndReason, Usage
 from loopguard_core.detectors import Detector
 from loopguard_core.detectors._retries import Retries
+
+if TYPE_CHECKING:
+    from loopguard_core.keys._source import Claim, KeySource
 
 logger = logging.getLogger("loopguard")
 
@@ -66,6 +74,7 @@ class LoopGuard:
     Raises:
         PolicyError: The policy cannot be used.
         PluginError: A plugin cannot be used.
+        LedgerError: The library for the store of the policy's key is not installed.
     """
 
     def __init__(
@@ -97,6 +106,11 @@ class LoopGuard:
         self._attached: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._natures: dict[tuple[str, Any], Nature] = {}
+        self._keys: KeySource | None = None
+        if self.enabled and self.policy.key is not None:
+            self._keys = self._key_source(self.policy.key)
+        elif self.enabled and self.policy.limits.cost is not None:
+            warm_soon()
         for hazard in self.policy.hazards():
             logger.warning("policy: %s", hazard)
         if not self.enabled:
@@ -123,7 +137,7 @@ class LoopGuard:
         *,
         parent: Session | str | None = None,
         agent: str | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
         state: Any = None,
         surface: Surface | None = None,
         escalation_model: str | None = None,
@@ -136,11 +150,16 @@ class LoopGuard:
             parent: The session, or the id of a live one, this run is nested in: it shares that one's limits, and a
                 stop inside reaches it.
             agent: Name of the agent.
-            key: Name of the spending limit's key; not enforced in this release.
+            key: Name of a key that the run spends on, or several, besides the policy's and those of the outer run:
+                all of them count, and each one's limit holds.
             state: What `Session.save` gave, to go on with a saved run.
             surface: What the place loopguard is attached to can do; None for everything.
             escalation_model: Name of the stronger model; None takes the policy's for the surface's adapter.
             framework_run_id: The SDK's own id of the run.
+
+        Raises:
+            LedgerValueError: A key's name cannot be used.
+            LedgerError: The library for the keys' store is not installed.
         """
         session_id = id if id is not None else uuid.uuid4().hex
         live = self._live.get(session_id)
@@ -157,7 +176,7 @@ class LoopGuard:
             framework_run_id=framework_run_id,
         )
         # Outside the lock: hooks and detectors of third parties are called here.
-        session = self._new_session(origin, outer, surface, escalation_model)
+        session = self._new_session(origin, outer, surface, escalation_model, key)
         if state is not None:
             session.restore(state)
         with self._lock:
@@ -170,11 +189,18 @@ class LoopGuard:
     def discard(self, id: str) -> None:  # noqa: A002  # the public name
         """Forget a live session without ending it: the SDK went back to an earlier point of that run."""
         with self._lock:
-            self._live.pop(id, None)
+            session = self._live.pop(id, None)
             self._paused.pop(id, None)
+        if session is not None:
+            session._close_money()  # noqa: SLF001  # no part of what adapters call
 
     def _new_session(
-        self, origin: Origin, parent: Session | None, surface: Surface | None, escalation_model: str | None
+        self,
+        origin: Origin,
+        parent: Session | None,
+        surface: Surface | None,
+        escalation_model: str | None,
+        key: str | Sequence[str] | None,
     ) -> Session:
         policy = self.policy
         if escalation_model is None:
@@ -194,14 +220,47 @@ class LoopGuard:
             self._fingerprint_key(),
             history if self._wants_history else None,
         )
+        claims = self._claims(parent, key) if self.enabled else ()
+        outer = None if parent is None else parent.budget
+        budget = Budget(policy.limits, self.new_clock(), outer, keyed=bool(claims))
         return Session(
             self,
             origin,
             parent=parent,
             scorer=scorer,
-            budget=Budget(policy.limits, self.new_clock(), None if parent is None else parent.budget),
+            budget=budget,
             escalation_model=escalation_model,
+            money=self._money(budget, claims, parent) if self.enabled and budget.counts_usage else None,
         )
+
+    def _claims(self, parent: Session | None, key: str | Sequence[str] | None) -> tuple[Claim, ...]:
+        """The keys a run spends on: those of the run around it, the policy's, and what the code names."""
+        around = () if parent is None or parent.money is None else tuple(parent.money.claims)
+        if key is None and self.policy.key is None:
+            return around
+        if self._keys is None:
+            self._keys = self._key_source(None)
+        from loopguard_core.keys._source import Claim
+
+        return (*around, Claim(self._keys, self._keys.keys(key)))
+
+    def _money(self, budget: Budget, claims: Sequence[Claim], parent: Session | None) -> Money:
+        unpriced = self.policy.limits.unpriced
+        around = None if parent is None or parent.money is None else parent.money.rate
+        rate = unpriced if isinstance(unpriced, Decimal) else around
+        if not claims:
+            return Money(budget, (), (), rate)
+        from loopguard_core.keys._source import meters_of
+
+        return Money(budget, claims, meters_of(claims), rate)
+
+    def _key_source(self, settings: KeySettings | None) -> KeySource:
+        # Only where there is a key: it loads SQLite, and the price list.
+        from loopguard_core.keys._source import KeySource
+
+        source = KeySource(settings)
+        warm_soon()
+        return source
 
     def _detectors(self, history: History) -> list[Detector]:
         policy = self.policy
@@ -249,14 +308,24 @@ class LoopGuard:
             if isinstance(session, Session):
                 self._live.setdefault(session.id, session)
 
-    def check_usage(self, usage: Usage) -> None:
-        """Say once that a limit cannot hold because model calls do not report what it counts."""
-        limits = self.policy.limits
-        if limits.tokens is not None and usage.total_tokens is None and usage.input_tokens is None:
+    def check_usage(self, usage: Usage, model: str | None, *, priced: bool) -> None:
+        """Say once that a limit cannot hold because what it counts is not known of a model call.
+
+        Args:
+            usage: What is known.
+            model: The model's name, where known.
+            priced: Whether anybody wants to know the cost.
+        """
+        if self.policy.limits.tokens is not None and usage.total_tokens is None and usage.input_tokens is None:
             text = "limits.tokens is set, but this model call reported no tokens: they are unknown, not zero"
             self.faults.note("usage without tokens", text=text)
-        if limits.cost is not None and usage.cost is None:
-            text = "limits.cost is set, but this model call reported no cost: it is unknown, not zero"
+        if priced and usage.cost is None:
+            name = "of no known name" if not model else f"({display_name(model)})"
+            text = (
+                f"what a model call {name} spent is unknown, not zero: the provider reported no cost, and there is no"
+                " price for it. The extra `prices` has most models' prices, limits.unpriced gives the others one or"
+                " denies them"
+            )
             self.faults.note("usage without cost", text=text)
 
     def end_with(self, owner: object, session: Session, reason: Callable[[], EndReason]) -> None:
@@ -314,9 +383,15 @@ class LoopGuard:
             await self.plugins.background.adrain()
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Wait, at most `timeout` seconds, for `async` hooks started without an event loop, and for unseen ends."""
+        """Let go of the keys' store, and wait for what still runs: settling with it, `async` hooks, unseen ends.
+
+        Args:
+            timeout: The most seconds to wait for hooks and unseen ends.
+        """
         _unseen.drain(timeout)
         self.plugins.background.drain(timeout)
+        if self._keys is not None:
+            self._keys.ledger.close()
 
     def __enter__(self) -> Self:
         return self

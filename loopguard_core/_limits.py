@@ -17,12 +17,21 @@ _MAX_DIGITS = 100
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A limit that is used up."""
+    """A limit that is used up, or that the next model call may go beyond.
+
+    Attributes:
+        reason: Of `SessionEnd`.
+        limit: The cap.
+        unit: What it counts.
+        used: How much of it is used.
+        text: What is said of it, as a clause; None for the usual words.
+    """
 
     reason: EndReason
     limit: object
     unit: str
     used: object
+    text: str | None = None
 
 
 class Counters:
@@ -32,14 +41,26 @@ class Counters:
         turns: Rounds, refused or not.
         tool_calls: Calls that were let through.
         model_calls: Successful model calls.
+        unpriced: Model calls whose cost nobody knows, where somebody wanted to know it.
     """
 
-    __slots__ = ("_cost", "_spent_tokens", "_tokens", "model_calls", "tool_calls", "turns")
+    __slots__ = (
+        "_cost",
+        "_estimated",
+        "_spent_tokens",
+        "_tokens",
+        "model_calls",
+        "tool_calls",
+        "turns",
+        "unpriced",
+    )
 
     def __init__(self) -> None:
         self.turns = 0
         self.tool_calls = 0
         self.model_calls = 0
+        self.unpriced = 0
+        self._estimated = False
         self._tokens: dict[str, int] = {}
         self._spent_tokens = 0
         self._cost: Decimal | None = None
@@ -56,11 +77,23 @@ class Counters:
             self._spent_tokens += max(0, usage.total_tokens or 0)
         if usage.cost is not None:
             self._cost = (self._cost or Decimal(0)) + max(Decimal(0), usage.cost)
+        if usage.estimated:
+            self._estimated = True
 
     @property
     def usage(self) -> Usage:
         """Everything added so far."""
-        return Usage(**self._tokens, cost=self._cost)
+        return Usage(**self._tokens, cost=self._cost, estimated=self._estimated)
+
+    @property
+    def cost(self) -> Decimal:
+        """What is known to have been spent, in US dollars."""
+        return Decimal(0) if self._cost is None else self._cost
+
+    @property
+    def tokens(self) -> int:
+        """Input and output tokens together."""
+        return self._spent_tokens
 
     def breach(self, limits: Limits, seconds: float, *, turns: bool = True) -> Breach | None:
         """The first limit that leaves no room for another model call.
@@ -89,6 +122,8 @@ class Counters:
             "tokens": dict(self._tokens),
             "spent_tokens": self._spent_tokens,
             "cost": None if self._cost is None else str(self._cost),
+            "unpriced": self.unpriced,
+            "estimated": self._estimated,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -102,13 +137,16 @@ class Counters:
             tokens = {name: _count(value) for name, value in dict(state["tokens"]).items()}
             if not set(tokens) <= set(TOKEN_FIELDS):
                 raise ValueError("unknown kind of tokens")
-            cost = None if state["cost"] is None else _dollars(state["cost"])
+            cost = None if state["cost"] is None else dollars_of(state["cost"])
+            unpriced = _count(state.get("unpriced", 0))
         except (KeyError, TypeError, InvalidOperation) as error:
             raise ValueError("not a saved count of what was used") from error
         self.turns, self.tool_calls, self.model_calls = (numbers[n] for n in ("turns", "tool_calls", "model_calls"))
         self._spent_tokens = numbers["spent_tokens"]
         self._tokens = tokens
         self._cost = cost
+        self.unpriced = unpriced
+        self._estimated = state.get("estimated", False) is True
 
 
 class ActiveClock:
@@ -152,7 +190,12 @@ class ActiveClock:
         self._touched = self._now()
 
 
-def _dollars(value: Any) -> Decimal:
+def dollars_of(value: Any) -> Decimal:
+    """An amount from saved text.
+
+    Raises:
+        ValueError: It is none.
+    """
     amount = Decimal(value) if isinstance(value, str) and len(value) <= _MAX_DIGITS else Decimal("NaN")
     if not amount.is_finite() or amount < 0:
         raise ValueError("a saved cost is the text of a finite amount")

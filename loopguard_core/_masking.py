@@ -5,10 +5,10 @@ Digits as such are never masked: `8 failed` after `9 failed` is progress, and 40
 | name | what it covers |
 |---|---|
 | `uuids` | UUIDs and ULIDs |
-| `hashes` | hexadecimal words of 7 characters and more with a digit and a letter; fields called hash, sha, digest |
+| `hashes` | hexadecimal words of 7 characters and more with a digit and a letter; fields called hash, digest |
 | `timestamps` | dates and times in the common notations, Unix time, fields such as `created_at` and `timestamp` |
-| `durations` | a number with a unit of time, fields such as `elapsed` and `durationMs`; never what is left or remaining |
-| `transport` | what names one request, process or message: request, trace, span, session, message id; pid; nonce; instance |
+| `durations` | a number with a unit of time, fields such as `elapsed` and `durationMs`; never what is left |
+| `transport` | what names one request, process or message: request, trace, session, message id; pid; nonce |
 | `ports` | the port behind a host, fields called port |
 | `addresses` | memory addresses |
 | `counters` | what a tool counts about its own use: attempt 3, call #4, read 2x this session |
@@ -61,12 +61,17 @@ _WORD = re.compile(
     r"(\s(?:[nuµm]s|s|secs?|seconds?|mins?|minutes?|hrs?|hours?|milliseconds?)(?![\w%/-]))?"
 )
 _TEMPORARY = re.compile(
-    r"(?:/private)?/(?:tmp|var/tmp|var/folders|dev/shm)/[^\s\"':;,)\]]{1,300}|[A-Z]:\\[^\s\"']{0,200}\\Temp\\[^\s\"']{1,200}"
+    r"(?:/private)?/(?:tmp|var/tmp|var/folders|dev/shm)/[^\s\"':;,)\]]{1,300}"
+    r"|[A-Z]:\\[^\s\"']{0,200}\\Temp\\[^\s\"']{1,200}"
 )
 _JOB = re.compile(r"^\[\d{1,3}\] \d{2,8}$", re.MULTILINE)  # what a shell says of a job in the background
+_MONTHS = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _MONTH = re.compile(
-    r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\.?\s{1,2}\d{1,2}(?![\d:])(?:,? \d{4}\b)?"
+    rf"\b{_MONTHS}[a-z]{{0,6}}\.?\s{{1,2}}\d{{1,2}}(?![\d:])(?:,? \d{{4}}\b)?"
+    rf"|\b\d{{1,2}}[ -]{_MONTHS}[a-z]{{0,6}}\.?[ -]\d{{4}}\b"
+    rf"|\b\d{{1,2}}/{_MONTHS}/\d{{4}}:\d\d:\d\d:\d\d(?: [+-]\d{{4}})?"
 )
+_MILLIS = re.compile(r"(?<=\d:\d\d),\d{3}(?!\d)")  # behind the seconds, where logs write a comma
 _WEEKDAY = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?:day|sday|nesday|rsday|urday)?\b")
 
 _KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
@@ -74,7 +79,9 @@ _KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
         r"(?:\w+_)?(?:duration|elapsed|latency|took|uptime|runtime)(?:_?(?:ms|s|secs?|seconds|millis))?|\w+_ms"
         r"|(?:real|user|sys|cpu|wall|total|response|execution|exec|build|query|run|processing)_?time"
     )),
-    ("timestamps", re.compile(r"(?:\w+_)?(?:timestamp|ts|time|date|datetime|at|now|modified|mtime|ctime|atime|expires|last_seen)")),
+    ("timestamps", re.compile(
+        r"(?:\w+_)?(?:timestamp|ts|time|date|datetime|at|now|modified|mtime|ctime|atime|expires|last_seen)"
+    )),
     ("transport", re.compile(
         r"(?:x_)?(?:request|req|trace|span|correlation|session|sess|msg|message|event|log|run|execution|invocation"
         r"|operation|call|tool_?call|transaction|txn|delivery|process|thread|worker|container|conversation|batch)"
@@ -89,12 +96,13 @@ _KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
     )),
     ("ids", re.compile(r"id|uid|guid|\w*_id")),
 )  # fmt: skip
+_LEFT_IN_KEY = re.compile(r"(?:^|_)(?:remaining|left|eta|until)(?:_|$)")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-_UUID = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}|[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_UUID = re.compile(r"(?i:[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12})|[0-7][0-9A-HJKMNP-TV-Z]{25}")
 # What an orchestrator makes of a name for one instance: `api-7c9d8b6f5-x2x9z`.
 _INSTANCE = re.compile(r"(.*[A-Za-z][\w.]*)-[0-9a-f]{7,10}-[a-z0-9]{5}")
-_HEX = re.compile(r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,128}", re.IGNORECASE)
+_HEX = re.compile(r"(?:(?:sha\d{1,3}|md5)[:-])?(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,128}", re.IGNORECASE)
 _ADDRESS = re.compile(r"0x[0-9a-f]{4,16}", re.IGNORECASE)
 _TIME = re.compile(
     r"(?:19|20)\d\d-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?"
@@ -102,10 +110,19 @@ _TIME = re.compile(
 )
 _DURATION = re.compile(
     r"(?:\d{1,6}h)?(?:\d{1,6}m)?\d{1,9}(?:\.\d{1,9})?(?:[nuµm]s|s|sec|secs|min|mins|h)|\d{1,6}m\d{1,2}s"
+    r"|\d{1,4}h\d{1,2}m|\d{1,5}d\d{1,2}h"
 )
+# How old something is, at the end of a row or before "ago".
+_AGE = re.compile(r"\d{1,5}[dhm]")
+_AGE_AFTER = re.compile(r" {0,3}(?:ago\b|\r?\n|$| {3})")
 _NUMBER = re.compile(r"#?\d{1,9}(?:\.\d{1,9})?")
 _LONG_FLOAT = re.compile(r"-?\d{1,15}\.\d{7,20}")
-_PORT = re.compile(r"(.*[A-Za-z0-9.]):\d{4,5}")
+# A host has a dot in it, or a name known as one; `rows:12345` is a count, and `app.py:1234` a line.
+_HOST = re.compile(r".*\.[A-Za-z0-9-]+|.*localhost|.*::1?")
+_SOURCE = re.compile(
+    r"\.(?:py|pyx|jsx?|tsx?|mjs|go|rs|java|rb|c|h|cc|hpp|cpp|cs|php|md|txt|json|ya?ml|toml|html|css|scss|sql|sh|kt|swift"
+    r"|scala|vue|svelte|lua|exs?|log|csv|xml|ini|cfg|proto|tf)$"
+)
 _TIMES = re.compile(r"\d{1,9}x")
 _LEFT_AFTER = re.compile(r"\s{0,2}(?:left|remaining|to go|until|of \d)", re.IGNORECASE)
 _TIMES_AFTER = re.compile(
@@ -129,6 +146,8 @@ _LONG = 400
 def _class_of_key(key: str) -> MaskName | None:
     """What the name of a field says about its value."""
     plain = _CAMEL.sub("_", key).replace("-", "_").lower()
+    if _LEFT_IN_KEY.search(plain):
+        return None
     for name, pattern in _KEYS:
         if pattern.fullmatch(plain):
             return name
@@ -172,7 +191,7 @@ class Masker:
             masked = _JOB.sub(HOLE, masked)
         masked = _FIELD.sub(self._field, masked)
         if "timestamps" in self._named:
-            masked = _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked))
+            masked = _MILLIS.sub("", _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked)))
         masked = _WORD.sub(self._word, masked)
         return masked if self._mutates or masked == text or _says_something(masked) else text
 
@@ -193,6 +212,8 @@ class Masker:
             return self._plain_number(match)
         if "durations" in named and (_NUMBER.fullmatch(word) if unit else _DURATION.fullmatch(word)):
             return None if _LEFT_AFTER.match(match.string, match.end()) else HOLE
+        if "durations" in named and _AGE.fullmatch(word) and _AGE_AFTER.match(match.string, match.end()):
+            return HOLE
         for name, pattern in (("timestamps", _TIME), ("uuids", _UUID), ("hashes", _HEX), ("addresses", _ADDRESS)):
             if name in named and pattern.fullmatch(word):
                 return HOLE
@@ -200,23 +221,38 @@ class Masker:
             return f"{instance[1]}-{HOLE}"
         if "floats" in named and _LONG_FLOAT.fullmatch(word):
             return f"{float(word):.6g}"
-        if "ports" in named and (port := _PORT.fullmatch(word)):
-            return f"{port[1]}:{HOLE}"
+        if "ports" in named and (port := self._port(word, match)) is not None:
+            return f"{port}:{HOLE}"
         if "counters" in named and _TIMES.fullmatch(word) and _SESSION_AFTER.match(match.string, match.end()):
             return HOLE
         return self._plain_number(match) if _NUMBER.fullmatch(word) else None
 
+    @staticmethod
+    def _port(word: str, match: re.Match[str]) -> str | None:
+        """The host of `host:8080`; None if it is none."""
+        host, sign, port = word.rpartition(":")
+        if not sign or not port.isdigit() or not 4 <= len(port) <= 5:  # digits of a port
+            return None
+        behind = match.string[max(0, match.start() - 2) : match.start()]
+        if behind == "//" or behind[-1:] == "@":
+            return host
+        return host if _HOST.fullmatch(host) and not _SOURCE.search(host) else None
+
     def _plain_number(self, match: re.Match[str]) -> str | None:
-        before = match.string[max(0, match.start() - 16) : match.start()]
-        if "counters" in self._named and (
-            _COUNTED_BEFORE.search(before) or _TIMES_AFTER.match(match.string, match.end())
+        # Looking at the characters beside it first is faster than the patterns, and nearly always settles it.
+        text, start, end = match.string, match.start(), match.end()
+        named = self._named
+        if "counters" in named and text[end : end + 3].lstrip()[:1].isalpha() and _TIMES_AFTER.match(text, end):
+            return HOLE
+        before = text[max(0, start - 16) : start]
+        if not before.rstrip(" #:=\t\n")[-1:].isalpha():
+            return None
+        if (
+            ("counters" in named and _COUNTED_BEFORE.search(before))
+            or ("transport" in named and _PROCESS_BEFORE.search(before))
+            or ("ports" in named and _PORT_BEFORE.search(before))
+            or ("durations" in named and "." in match[1] and _TOOK_BEFORE.search(before))
         ):
-            return HOLE
-        if "transport" in self._named and _PROCESS_BEFORE.search(before):
-            return HOLE
-        if "ports" in self._named and _PORT_BEFORE.search(before):
-            return HOLE
-        if "durations" in self._named and "." in match[1] and _TOOK_BEFORE.search(before):
             return HOLE
         return None
 

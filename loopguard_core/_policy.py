@@ -36,7 +36,7 @@ __all__ = ["AVAILABLE_DETECTORS", "LATER_KEYS", "DetectorSettings", "Limits", "P
 AVAILABLE_DETECTORS: frozenset[str] = frozenset(DETECTORS)
 """The detectors this release has."""
 
-LATER_KEYS: tuple[str, ...] = ("key",)
+LATER_KEYS: tuple[str, ...] = ()
 """Keys a policy may hold but this release does nothing with; `hazards` says so."""
 
 

@@ -53,7 +53,8 @@ _LADDER_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("halt", "kill", "abort", "terminate", "end", "raise", "break"), "stop"),
 }
 
-_SECRET: tuple[Path, ...] = (("privacy", "fingerprint_key"), ("key", "store"))  # errors end up in logs
+# Errors end up in logs; a name of a key that cannot be used may be the key's secret.
+_SECRET: tuple[Path, ...] = (("privacy", "fingerprint_key"), ("key", "store"), ("key", "name"))
 _SOUNDS_SECRET = re.compile(r"secret|passw|token|fingerprint|store|url|api_?key|(^|\.)key\b", re.IGNORECASE)
 
 _PLAIN = {

@@ -33,6 +33,7 @@ PRESET_VARIABLE = "LOOPGUARD_PRESET"
 ENABLED_VARIABLE = "LOOPGUARD_ENABLED"
 VARIABLES = (CONFIG_VARIABLE, PRESET_VARIABLE, ENABLED_VARIABLE)
 
+_SQLITE = "sqlite:///"
 _OFF = frozenset({"0", "false", "no", "off"})
 _ON = frozenset({"1", "true", "yes", "on"})
 
@@ -121,14 +122,29 @@ def read_policy_file(path: str | os.PathLike[str]) -> tuple[Mapping[str, Any], s
                 f"{file}: tool.loopguard: only a pyproject.toml has this table; here write [limits] for"
                 " [tool.loopguard.limits], and so on"
             )
-        return document, str(file)
+        return _with_store_beside(document, file), str(file)
     tool = document.get("tool")
     table = tool.get("loopguard") if isinstance(tool, Mapping) else None
     if table is None:
         raise PolicyError(f"{file}: there is no table [tool.loopguard]; add it, or name another file")
     if not isinstance(table, Mapping):
         raise PolicyError(f"{file}: tool.loopguard = {shown(table)}: must be a table; write [tool.loopguard]")
-    return table, f"{file} [tool.loopguard]"
+    return _with_store_beside(table, file), f"{file} [tool.loopguard]"
+
+
+def _with_store_beside(written: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """`written`, where a relative SQLite file is meant from the policy file's directory, wherever the program runs."""
+    key = written.get("key")
+    if not isinstance(key, Mapping):
+        return written
+    store = key.get("store")
+    if not isinstance(store, str) or not store.startswith(_SQLITE):
+        return written
+    path = store.removeprefix(_SQLITE)
+    if not path or path.startswith(("/", "~", ":memory:")):
+        return written
+    beside = file.parent.absolute() / path
+    return {**written, "key": {**key, "store": f"{_SQLITE}{beside}"}}
 
 
 def _policy_of(value: object) -> Policy:

@@ -24,7 +24,7 @@ def find_hazards(policy: Policy, *, available: Collection[str], later: Collectio
         available: Names of the detectors this release has.
         later: Dotted keys that can be written but do nothing yet; `<tool>` stands for any tool.
     """
-    return [*_without_effect(policy, available, later), *_ladders(policy), *_tools(policy)]
+    return [*_without_effect(policy, available, later), *_money(policy), *_ladders(policy), *_tools(policy)]
 
 
 def _without_effect(policy: Policy, available: Collection[str], later: Collection[str]) -> Iterator[str]:
@@ -44,6 +44,16 @@ def _without_effect(policy: Policy, available: Collection[str], later: Collectio
                 yield f"{dotted(('tools', tool, name))}: {NO_EFFECT}"
     if policy.privacy.plain_fingerprints and policy.privacy.fingerprint_key is not None:
         yield "privacy.fingerprint_key: no effect, because privacy.plain_fingerprints is true"
+
+
+def _money(policy: Policy) -> Iterator[str]:
+    limits, key = policy.limits, policy.key
+    if limits.reserve and limits.cost is None and limits.tokens is None:
+        yield "limits.reserve: no effect without limits.cost or limits.tokens; keys reserve in any case"
+    if limits.unpriced != "warn" and limits.cost is None and key is None:
+        yield "limits.unpriced: no effect without limits.cost or [key], unless the code gives a session a key"
+    if key is not None and key.limit is None and key.reset != "none":
+        yield "key.reset: no effect without key.limit; set both here, or both with `loopguard key set`"
 
 
 def _ladders(policy: Policy) -> Iterator[str]:

@@ -29,6 +29,10 @@ Normalization = Literal["nfkc", "casefold", "whitespace", "punctuation"]
 Trait = Literal["reads", "mutates", "polls", "waits", "delegates", "exempt"]
 
 
+_MOST_A_MILLION = 1_000_000
+"""US dollars for a million tokens; more is a slip of the pen."""
+
+
 def _dollars(value: Any) -> Decimal:
     # Through str, so that 0.1 stays 0.1 and not the nearest binary fraction.
     if isinstance(value, int | float | str | Decimal) and not isinstance(value, bool):
@@ -39,6 +43,18 @@ def _dollars(value: Any) -> Decimal:
         if amount.is_finite() and amount > 0:
             return amount
     raise ValueError("must be an amount in US dollars above 0, a plain number such as 0.50")
+
+
+def _unpriced(value: Any) -> Literal["warn", "deny"] | Decimal:
+    if value in ("warn", "deny"):
+        return value  # type: ignore[no-any-return]  # narrowed to the two by the line above
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        amount = Decimal(str(value)) if not isinstance(value, int) or abs(value) < _MOST_A_MILLION else Decimal("NaN")
+        if amount.is_finite() and 0 <= amount < _MOST_A_MILLION:
+            return amount
+    raise ValueError(
+        'must be "warn", "deny", or US dollars per million tokens: 0 or more, a plain number such as 15.00'
+    )
 
 
 def _seconds(value: Any) -> float:
@@ -86,6 +102,25 @@ def _mask(value: Any) -> Any:
     raise ValueError(f"there is no such masker; {hint}known: {', '.join(MASKS)}")
 
 
+def _key_name(name: str) -> str:
+    from loopguard_core.keys._names import check_name  # only where a policy has a key: it loads SQLite
+
+    try:
+        return check_name(name)
+    except ValueError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+
+
+def _key_store(address: str) -> str:
+    from loopguard_core.keys._open import check_address
+
+    try:
+        check_address(address)
+    except ValueError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+    return address
+
+
 def _detector_name(name: str) -> str:
     """Accept the detectors there are, their rows, and names that cannot be a slip of the pen for one of them."""
     if name in DETECTORS or name in DEFAULT_LADDERS or name in FOLLOWING_ROWS:
@@ -109,6 +144,11 @@ Dollars = Annotated[
     Decimal,
     BeforeValidator(_dollars),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}),
+]
+Unpriced = Annotated[
+    Literal["warn", "deny"] | Decimal,
+    PlainValidator(_unpriced),
+    WithJsonSchema({"anyOf": [{"enum": ["warn", "deny"]}, {"type": "number", "minimum": 0}]}),
 ]
 Seconds = Annotated[float, BeforeValidator(_seconds), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
 LoopKey = Annotated[
@@ -150,7 +190,7 @@ class DetectorSettings(Settings):
 
 
 class Limits(Settings):
-    """`[limits]`: hard caps on one session. None, the default of each, is no cap."""
+    """`[limits]`: hard caps on one session. None, the default of each cap, is no cap."""
 
     turns: Count | None = None
     """Rounds of tool calls, refused ones included. After the last one no further model call starts."""
@@ -162,6 +202,12 @@ class Limits(Settings):
     """Active time in seconds; waiting for a human does not count."""
     tool_calls: Count | None = None
     """Tool calls let through. Further calls of a round are refused in order."""
+    reserve: Flag = False
+    """True starts no model call whose worst case does not fit in what is left of `cost` and `tokens`. False stops
+    once the cap is reached, so that the last call may go beyond it."""
+    unpriced: Unpriced = "warn"
+    """What becomes of model calls whose cost nobody knows: `warn` says so once and counts nothing, `deny` starts no
+    model call after one, and a number is their price in US dollars per million tokens, sent and received alike."""
 
 
 class ToolSettings(Settings):
@@ -220,14 +266,17 @@ class OnStopSettings(Settings):
 class KeySettings(Settings):
     """`[key]`: a spending limit shared by every session, process and machine that uses the key."""
 
-    name: Text
+    name: Annotated[Text, AfterValidator(_key_name)]
     """Name of the key."""
     limit: Dollars | None = None
-    """US dollars per period. None: spending is counted and not limited."""
+    """US dollars per period; it is set whenever a guard with this policy first spends. None leaves the key's limit as
+    `loopguard key set` has it; a key without one is counted and not limited."""
     reset: Literal["daily", "weekly", "monthly", "none"] = "none"
     """When the period starts afresh, in UTC; a week starts on Monday."""
-    store: Text | None = Field(default=None, repr=False)  # a Redis address may hold a password
-    """Where spending is kept: `sqlite:///FILE` or `redis://HOST/0`."""
+    # Not shown, because a Redis address may hold a password.
+    store: Annotated[Text, AfterValidator(_key_store)] | None = Field(default=None, repr=False)
+    """Where spending is kept: `sqlite:///FILE` or `redis://HOST/0`. A relative file in a policy file is taken from that
+    file's directory. None: `sqlite:///~/.loopguard/keys.db`."""
     on_store_error: Literal["deny", "allow"] = "deny"
     """What happens to model calls while the store cannot be reached."""
 

@@ -11,6 +11,7 @@ deployments (Azure) that somebody chose, fine-tuned models (`ft:...`), local mod
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import logging
@@ -27,6 +28,7 @@ _lock = threading.Lock()
 _calculate: Callable[..., Any] | None = None
 _missing = False
 
+_MILLION = 1_000_000
 _MAX_NAME = 200
 _CACHED_MODELS = 1_000
 """Names from outside that are remembered; most are asked for again and again."""
@@ -56,12 +58,30 @@ def warm() -> bool:
         return _calculate is not None
 
 
-def price(model: str | None, usage: Usage) -> Decimal | None:
+def warm_soon() -> None:
+    """Load the price list where a guard is made: at once, or in a thread where that would stop an event loop."""
+    if loaded():
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        warm()
+    else:
+        threading.Thread(target=warm, name="loopguard-prices", daemon=True).start()
+
+
+def loaded() -> bool:
+    """Whether `price` answers at once."""
+    return _calculate is not None or _missing
+
+
+def price(model: str | None, usage: Usage, rate: Decimal | None = None) -> Decimal | None:
     """What a model call cost, in US dollars, exactly.
 
     Args:
         model: The model's name, where known.
         usage: What the provider reported. Tokens read from a cache and spent on reasoning are priced as such.
+        rate: US dollars a million tokens, sent and received alike, for models without a price.
 
     Returns:
         The provider's own figure if it gave one; None where the price or the number of tokens is not known.
@@ -69,9 +89,9 @@ def price(model: str | None, usage: Usage) -> Decimal | None:
     if usage.cost is not None:
         return max(Decimal(0), usage.cost)
     if usage.input_tokens is None or usage.output_tokens is None:
-        return None
+        return None if usage.total_tokens is None else _at(rate, usage.total_tokens)
     sent, received = max(0, usage.input_tokens), max(0, usage.output_tokens)
-    return _cost(
+    cost = _cost(
         model,
         input_tokens=sent,
         output_tokens=received,
@@ -79,15 +99,19 @@ def price(model: str | None, usage: Usage) -> Decimal | None:
         cache_read_tokens=min(sent, max(0, usage.cached_tokens or 0)),
         output_reasoning_tokens=min(received, max(0, usage.reasoning_tokens or 0)),
     )
+    return _at(rate, sent + received) if cost is None else cost
 
 
-def worst_case(model: str | None, input_tokens: int | None, max_output_tokens: int | None) -> Decimal | None:
+def worst_case(
+    model: str | None, input_tokens: int | None, max_output_tokens: int | None, rate: Decimal | None = None
+) -> Decimal | None:
     """The most a model call can cost, in US dollars: nothing is read from a cache, and all it may say is said.
 
     Args:
         model: The model's name, where known.
         input_tokens: Tokens about to be sent.
         max_output_tokens: The most that may come back, reasoning included.
+        rate: US dollars a million tokens, for models without a price.
 
     Returns:
         None where the price or one of the numbers is not known.
@@ -103,7 +127,11 @@ def worst_case(model: str | None, input_tokens: int | None, max_output_tokens: i
         {"cache_write_tokens": input_tokens, "cache_write_1h_tokens": input_tokens},
     )
     costs = [cost for extra in dearer if (cost := _cost(model, **tokens, **extra)) is not None]
-    return max(costs, default=None)
+    return max(costs, default=_at(rate, input_tokens + max_output_tokens))
+
+
+def _at(rate: Decimal | None, tokens: int) -> Decimal | None:
+    return None if rate is None else rate * max(0, tokens) / _MILLION
 
 
 def _cost(model: str | None, **tokens: int) -> Decimal | None:

@@ -133,6 +133,10 @@ class Parts:
         else:
             self._state = state
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a part."""
+        return name in self._state
+
     def take(self, name: str, restore: Callable[[Any], None], *, lost: str = _AFRESH) -> None:
         """Hand one part to whoever it belongs to."""
         if not self._state:

@@ -17,9 +17,12 @@ from loopguard_core import _messages
 from loopguard_core._contained import contained, nothing
 from loopguard_core._errors import LoopGuardStop
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
+from loopguard_core._key_limit import is_key_limit
+from loopguard_core._money import key_stop, provider_stop
+from loopguard_core._prices import warm
 from loopguard_core._refusals import Refusals
 from loopguard_core._scoring import RANK, ScoredCall, ScoredRound
-from loopguard_core._session_state import NOTHING, SessionState
+from loopguard_core._session_state import NOTHING, SessionState, limit_stop
 from loopguard_core._types import Action, Channel, Decision, Directive, EndReason, Stop, ToolCall, Usage, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
 
@@ -29,10 +32,6 @@ _UNKNOWN = Usage()
 _UNSCORED = Decision(action=None, streak=0)
 _SMALL_ROUND = 8  # calls up to which a round's small arguments are kept until its tools are called again
 _QUIET = tuple(Decision(action=None, streak=streak) for streak in range(8))
-
-
-def _left_alone(*_: Any, **__: Any) -> Directive:
-    return NOTHING
 
 
 def _unscored(calls: Sequence[ToolCall], *_: Any, **__: Any) -> list[Decision]:
@@ -47,7 +46,6 @@ class Session(SessionState):
 
     # -- around a model call -----------------------------------------------------------------------------------
 
-    @contained(_left_alone)
     def before_model_call(
         self,
         model: str | None = None,
@@ -56,29 +54,25 @@ class Session(SessionState):
     ) -> Directive:
         """Ask what to do about the next model call. The same answer is given until the call succeeded or failed.
 
+        Where the run spends on a key this waits for the key's store; nothing else of the session does meanwhile.
+
         Args:
             model: The model's name, where known.
-            input_tokens: Tokens about to be sent, where known.
+            input_tokens: Tokens about to be sent, where known. `estimate_tokens` gives a figure for a text.
             max_output_tokens: The most that may come back, where known.
 
         Returns:
             Whether to start it at all, what to put before the model, and whether a stronger model takes it.
         """
-        if not self._guard.enabled:
+        try:  # what `contained` does, but not under the lock where a store is waited for
+            with self.lock:
+                directive = self._before(model, input_tokens, max_output_tokens)
+            if directive is None and self._money is not None:
+                directive = self._answered(self._money.ask())
+            return directive or NOTHING
+        except Exception as error:  # noqa: BLE001  # see `contained`
+            self.faults.note("before_model_call", error)
             return NOTHING
-        self._wake()
-        # Asked again it is the same call, unless the run was ended in between.
-        if self._directive is not None and (self._stop is None or self._directive.stop is not None):
-            return self._directive
-        self.budget.clock.touch()
-        self._message_state = "open"
-        stop = self._due_stop() or self._custom_stop()
-        if stop is not None:
-            self._declare(stop)
-            self._directive = Directive(stop=stop)
-        else:
-            self._directive = self._pending_directive()
-        return self._directive
 
     async def abefore_model_call(
         self,
@@ -87,11 +81,61 @@ class Session(SessionState):
         max_output_tokens: int | None = None,
     ) -> Directive:
         """`before_model_call` for async callers; does not block the event loop."""
-        directive = self.before_model_call(model, input_tokens, max_output_tokens)
+        directive: Directive | None = NOTHING
+        try:
+            with self.lock:
+                directive = self._before(model, input_tokens, max_output_tokens)
+            if directive is None and self._money is not None:
+                directive = self._answered(await self._money.aask())
+        except Exception as error:  # noqa: BLE001  # see `contained`
+            self.faults.note("before_model_call", error)
         await self._guard.adrain()
+        return directive or NOTHING
+
+    def _before(self, model: str | None, input_tokens: int | None, max_output_tokens: int | None) -> Directive | None:
+        """The answer; None where a key's store has to be asked first."""
+        if not self._guard.enabled:
+            return NOTHING
+        self._wake()
+        money, waiting = self._money, self._directive
+        # Asked again it is the same call, unless the run was ended in between.
+        if waiting is not None and (
+            waiting.stop is not None or (self._stop is None and (money is None or money.granted))
+        ):
+            return waiting
+        self.budget.clock.touch()
+        self._message_state = "open"
+        if money is not None and money.unreported:
+            self._count_usage(None, _UNKNOWN)
+        stop = self._due_stop() or self._custom_stop()
+        if stop is None and money is not None:
+            stop = limit_stop(money.room(model, input_tokens, max_output_tokens))
+            if stop is None and money.meters:
+                return None
+            money.granted = stop is None
+        return self._directed(stop)
+
+    def _answered(self, reason: str | None) -> Directive:
+        """The key's store was asked: why the call must not start, or None."""
+        with self.lock:
+            stop = self._due_stop() if reason is None else key_stop(reason)
+            if self._money is not None:
+                self._money.granted = stop is None
+                if stop is not None:
+                    self._money.failed()
+            directive = self._directed(stop)
+        if stop is not None and self._money is not None:
+            self._money.pay()
         return directive
 
-    @contained(nothing)
+    def _directed(self, stop: Stop | None) -> Directive:
+        if stop is not None:
+            self._declare(stop)
+            self._directive = Directive(stop=stop)
+        elif self._directive is None:
+            self._directive = self._pending_directive()
+        return self._directive
+
     def after_model_call(
         self, model: str | None = None, usage: Usage | None = None, duration: float | None = None
     ) -> Stop | None:
@@ -106,18 +150,45 @@ class Session(SessionState):
             Why no further model call will start, or None. The calls of this response still run: a limit stops before
             the next model call, not in the middle of a round.
         """
+        try:  # as in `before_model_call`
+            with self.lock:
+                stop = self._after(model, usage, duration)
+            if self._money is not None:
+                self._money.pay()
+            return stop
+        except Exception as error:  # noqa: BLE001  # see `contained`
+            self.faults.note("after_model_call", error)
+            return None
+
+    async def aafter_model_call(
+        self, model: str | None = None, usage: Usage | None = None, duration: float | None = None
+    ) -> Stop | None:
+        """`after_model_call` for async callers; waits for `async` hooks, and does not block the event loop."""
+        stop: Stop | None = None
+        try:
+            try:
+                if self._money is not None and self._money.loading:
+                    await asyncio.to_thread(warm)
+            finally:  # counted also where the waiting task is cancelled
+                with self.lock:
+                    stop = self._after(model, usage, duration)
+            if self._money is not None:
+                await self._money.apay()
+        except Exception as error:  # noqa: BLE001  # see `contained`
+            self.faults.note("after_model_call", error)
+        await self._guard.adrain()
+        return stop
+
+    def _after(self, model: str | None, usage: Usage | None, duration: float | None) -> Stop | None:
         if not self._guard.enabled:
             return None
-        used = usage if isinstance(usage, Usage) else _UNKNOWN
         self._settle_directive()
         if self._message_state != "ended":
             self._messages += 1
         self._message_state = "called"
         self.budget.clock.touch()
         self.budget.counters.model_calls += 1
-        self.budget.add(used)
-        if self.budget.counts_usage:
-            self._guard.check_usage(used)
+        used = self._count_usage(model, usage if isinstance(usage, Usage) else _UNKNOWN)
         if self._guard.plugins.observes_model_calls:
             self._guard.plugins.post_model_call(
                 PostModelCall(
@@ -131,20 +202,45 @@ class Session(SessionState):
             )
         return self._due_stop()
 
-    async def aafter_model_call(
-        self, model: str | None = None, usage: Usage | None = None, duration: float | None = None
-    ) -> Stop | None:
-        """`after_model_call` for async callers; waits for `async` hooks."""
-        stop: Stop | None = self.after_model_call(model, usage, duration)
-        await self._guard.adrain()
-        return stop
+    def _count_usage(self, model: str | None, usage: Usage) -> Usage:
+        """Count what a model call used, with its price; where money matters, and nowhere else, an estimate too."""
+        money = self._money
+        if money is None:
+            self.budget.add(usage)
+            return usage
+        used = money.ended(model, usage)
+        self.budget.add(used)
+        if money.prices and used.cost is None:
+            self.budget.add_unpriced()
+        self._guard.check_usage(used, model, priced=money.prices)
+        return used
 
-    @contained(nothing)
     def model_call_failed(self, error: BaseException | None = None) -> None:
-        """A model call failed: a retry follows or the run dies.
+        """A model call failed: a retry follows or the run dies. On an event loop this does not wait for a store.
 
-        Nothing is counted. What the model was to be told waits for the retry; an escalation is not tried again.
+        Nothing is counted, except of a stream that was cancelled where a cap on cost or tokens or a key is set: what
+        came of it is paid for, and is estimated. What the model was to be told waits for the retry; an escalation is
+        not tried again.
+
+        Args:
+            error: Why. A provider's answer that a spending limit is reached (see `is_key_limit`) ends the run.
         """
+        try:  # as in `before_model_call`
+            with self.lock:
+                self._failed(error)
+            if self._money is not None:
+                self._money.pay()
+        except Exception as fault:  # noqa: BLE001  # see `contained`
+            self.faults.note("model_call_failed", fault)
+
+    def _failed(self, error: BaseException | None) -> None:
+        if self._money is not None:
+            if self._money.heard and isinstance(error, _CANCELLED):
+                self._count_usage(None, _UNKNOWN)
+            else:
+                self._money.failed()
+        if error is not None and self._guard.enabled and is_key_limit(error):
+            self._declare(provider_stop())
         self._drop_message()
         directive, self._directive = self._directive, None
         if directive is not None and directive.stop is None:
@@ -163,6 +259,8 @@ class Session(SessionState):
         Returns:
             A verdict where a detector fired. Its `abort` says whether to cut the stream.
         """
+        if self._money is not None:
+            self._money.hears(delta)
         if not self._guard.enabled or not self._scorer.reads_text:
             return None
         # Other people's detectors get every piece at once; ours read in blocks, which costs far less.
@@ -237,7 +335,7 @@ class Session(SessionState):
         if self._asleep:
             self._wake()
         if self._directive is not None:  # a round shows that its model call succeeded, reported or not
-            self._settle_directive()
+            self._settle_directive(reported=False)
         if self._message_state == "open":
             self._messages += 1
         self._message_state = "open"
@@ -360,9 +458,10 @@ class Session(SessionState):
         """What to put before the model for the one last call of `on_stop.how = "answer"`.
 
         Returns:
-            The text, the first time it is asked for after a stop; None otherwise.
+            The text, the first time it is asked for after a stop; None otherwise, and where no money is left on a
+            key: such a call would be refused, or spend what nobody allowed.
         """
-        if self._stop is None or self._answer_asked:
+        if self._stop is None or self._answer_asked or self._stop.reason == "key_limit":
             return None
         self._answer_asked = True
         return _messages.final_answer(self._stop.message)
@@ -385,6 +484,7 @@ class Session(SessionState):
         with self.lock:
             if self._ended is not None and not self._abandoned(reason, error):
                 return self._ended
+            self._leave_call(error)
             ended = self._end_reason(reason, error)
             if ended == "paused" or (may_go_on and self._stop is None):
                 self._asleep = True
@@ -401,8 +501,31 @@ class Session(SessionState):
                 message="" if self._stop is None else self._stop.message,
                 error=None if error is None or isinstance(error, LoopGuardStop) else type(error).__name__,
             )
+        self._close_money()
         self._guard.session_ended(self, event)
         return event
+
+    def _leave_call(self, error: BaseException | None) -> None:
+        """Of a model call that still runs, or was never reported, what came is counted. Limits say why it died."""
+        try:
+            money = self._money
+            if money is not None and money.granted and (money.heard or money.unreported):
+                self._count_usage(None, _UNKNOWN)
+            if error is not None and self._stop is None and self._guard.enabled and is_key_limit(error):
+                self._declare(provider_stop())
+        except Exception as fault:  # noqa: BLE001  # see `contained`
+            self.faults.note("end", fault)
+
+    def _close_money(self) -> None:
+        """No model call runs any more: give back what one holds, and count what is owed."""
+        try:
+            with self.lock:
+                if self._money is None:
+                    return
+                self._money.failed()
+            self._money.close()
+        except Exception as fault:  # noqa: BLE001  # see `contained`
+            self.faults.note("end", fault)
 
     def _abandoned(self, reason: EndReason | None, error: BaseException | None) -> bool:
         """Whether a paused run is ended for good."""

@@ -14,6 +14,8 @@ from loopguard_core._budget import Budget
 from loopguard_core._effects import Effects
 from loopguard_core._events import SessionEnd
 from loopguard_core._limits import Breach
+from loopguard_core._money import Money
+from loopguard_core._outcome import OWN_WORDS
 from loopguard_core._pending_text import PendingText
 from loopguard_core._refusals import Refusals
 from loopguard_core._round import OpenRound
@@ -68,9 +70,11 @@ class SessionState:
         scorer: Scorer,
         budget: Budget,
         escalation_model: str | None,
+        money: Money | None = None,
     ) -> None:
         self.origin = origin
         self.budget = budget
+        self._money = money
         self.lock = budget.lock
         self.faults = guard.faults
         self.verdict: Verdict | None = None
@@ -126,6 +130,11 @@ class SessionState:
         return self.budget.clock.seconds
 
     @property
+    def money(self) -> Money | None:
+        """What it does about money; None where no cap on cost or tokens and no key is set, here or around."""
+        return self._money
+
+    @property
     def stop(self) -> Stop | None:
         """Why the run is being ended; None while it may go on."""
         return self._stop
@@ -154,13 +163,13 @@ class SessionState:
             return self._stop
         if self.budget.free:
             return None
-        return self._outside_stop() or _limit_stop(self.budget.breach())
+        return self._outside_stop() or limit_stop(self.budget.breach())
 
     def _round_stop(self) -> Stop | None:
         """For surfaces without a seam before the model call: a round after the last one is refused whole."""
         if self._stop is not None:
             return None
-        return self._outside_stop() or _limit_stop(self.budget.last_round_over())
+        return self._outside_stop() or limit_stop(self.budget.last_round_over())
 
     def _outside_stop(self) -> Stop | None:
         outer = self.parent
@@ -178,8 +187,10 @@ class SessionState:
         model = self._escalation_model if self._effects.escalate else None
         return Directive(steer=tuple(self._effects.steers), model=model)
 
-    def _settle_directive(self) -> None:
+    def _settle_directive(self, *, reported: bool = True) -> None:
         """The model call the directive was for succeeded: what it carried is said."""
+        if not reported and self._money is not None:
+            self._money.unreported = self._money.granted
         directive, self._directive = self._directive, None
         if directive is not None and directive is not NOTHING and directive.stop is None:
             self._effects.delivered(directive.steer, escalated=directive.model is not None)
@@ -213,6 +224,7 @@ class SessionState:
     def save(self) -> dict[str, Any]:
         """The state as plain JSON of at most 32 KB, for `LoopGuard.session(state=...)`; no arguments or results."""
         with self.lock:
+            money = {} if self._money is None else self._money.save()
             return _saved.fitted(
                 {
                     "version": _saved.VERSION,
@@ -231,6 +243,7 @@ class SessionState:
                     ],
                     "message_state": self._message_state,
                     "key": self._guard.key_to_save(self._scorer.key),
+                    **({"money": money} if money else {}),
                 },
                 bounded=self._scorer.own_detectors,
             )
@@ -251,6 +264,8 @@ class SessionState:
             parts.take("message_state", self._restore_message_state)
             parts.take("flags", self._restore_flags)
             parts.take("key", self._restore_key)
+            if self._money is not None and parts.has("money"):  # else nothing was at stake
+                parts.take("money", self._money.restore)
             if self._scorer.history is not None:
                 parts.take("history", self._scorer.history.restore)
             saved = parts.get("detectors", dict)
@@ -290,5 +305,10 @@ class SessionState:
             self._scorer.key = key
 
 
-def _limit_stop(breach: Breach | None) -> Stop | None:
-    return None if breach is None else Stop(breach.reason, None, _messages.limit_reached(breach))
+def limit_stop(breach: Breach | None) -> Stop | None:
+    """The end of a run by a cap."""
+    if breach is None:
+        return None
+    if breach.text is not None:
+        return Stop(breach.reason, None, f"{OWN_WORDS} The run was ended: {breach.text}.")
+    return Stop(breach.reason, None, _messages.limit_reached(breach))

@@ -8,109 +8,50 @@
 | sleeps | `sleep`, `wait` |
 
 A command counts as writing if any part writes, as reading if every part reads or tests, as a wait if it only sleeps.
-Anything else is unknown.
+Anything else is unknown. Parts are what `&&`, `;`, `|`, new lines and `$( )` separate; what is quoted is no part,
+unless a shell is told to run it (`bash -c '...'`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from itertools import takewhile
 from typing import Any, Literal
+
+from loopguard_core import _shell_words as known
 
 Kind = Literal["reads", "writes", "sleeps", "unknown"]
 
-_READS = frozenset(
-    """ls ll dir cat bat head tail less more grep egrep fgrep rg ag ack find fd locate wc stat file du df ps pgrep printenv
-    echo printf pwd which whereis type whoami id groups date uname hostname uptime free lsof top htop diff cmp comm sort uniq cut
-    awk gawk tr column jq yq xmllint tree hexdump xxd od strings md5sum sha1sum sha256sum cksum base64 dig nslookup host whois ping
-    traceroute netstat ss ifconfig ip arp history man help nl tac rev fold basename dirname realpath readlink test [ [[ true false
-    env locale lscpu lsblk nproc journalctl dmesg squeue sacct sinfo qstat gh-run nvidia-smi openssl file get-content get-childitem
-    select-string""".split()
-)
-_TESTS = frozenset(
-    """pytest py.test tox nox unittest jest vitest mocha ava karma cypress playwright ctest rspec phpunit ruff flake8 pylint mypy
-    pyright eslint tsc prettier shellcheck hadolint golangci-lint clippy rubocop checkstyle bats bazel buck2 ninja make cmake gradle
-    gradlew ./gradlew mvn ./mvnw msbuild xcodebuild javac gcc g++ clang rustc""".split()
-)
-_WRITES = frozenset(
-    """rm rmdir mv cp mkdir touch chmod chown chgrp ln dd tee truncate install rsync scp patch unzip tar gzip gunzip zip kill pkill
-    killall shutdown reboot crontab useradd usermod passwd mount umount apt apt-get yum dnf apk brew systemd-run sendmail mail
-    mailx set-content add-content remove-item new-item ansible-playbook alembic createdb dropdb make-install""".split()
-)
-_FORMATTERS = frozenset("black isort autopep8 yapf rustfmt stylua google-java-format ktlint swiftformat".split())
-_TEST_WRITES = frozenset({"install", "deploy", "publish", "--fix", "--write", "fmt"})
-_SLEEPS = frozenset({"sleep", "wait", "start-sleep", "timeout-wait"})
-
-# Commands whose second word decides.
-_SUB: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    name: (frozenset(reads.split()), frozenset(writes.split()))
-    for name, reads, writes in (
-        ("git", "status log diff show branch ls-files ls-tree rev-parse rev-list blame remote describe grep shortlog config cat-file "
-                "reflog whatchanged merge-base symbolic-ref for-each-ref name-rev diff-tree --version",
-                "add commit push pull merge rebase checkout switch reset restore stash apply am cherry-pick revert rm mv init clone fetch "
-                "tag clean worktree submodule bisect"),
-        ("docker", "ps logs images inspect version info stats top port diff history events search",
-                   "run build rm rmi stop start restart kill exec compose push pull create tag cp network volume system prune"),
-        ("kubectl", "get describe logs top explain version api-resources cluster-info events auth diff",
-                    "apply delete create scale rollout patch edit replace set label annotate drain cordon exec cp expose run"),
-        ("systemctl", "status is-active is-enabled list-units show cat", "start stop restart reload enable disable mask daemon-reload"),
-        ("npm", "ls list view outdated test t audit run run-script explain --version", "install i ci add uninstall remove update publish init link"),
-        ("yarn", "list info why test run lint build audit", "add remove install upgrade publish init"),
-        ("pnpm", "list why test run lint build audit outdated", "add remove install update publish init"),
-        ("pip", "list show freeze check --version index", "install uninstall"),
-        ("pip3", "list show freeze check --version index", "install uninstall"),
-        ("uv", "tree --version", "add remove sync lock init venv"),
-        ("poetry", "show check --version", "add remove install update lock init"),
-        ("cargo", "test check build clippy tree metadata doc bench fmt --version", "add remove install new init publish update"),
-        ("go", "test vet build list doc env version", "get install mod generate fmt"),
-        ("dotnet", "test build list --info", "add new publish restore"),
-        ("terraform", "plan show state validate output providers version", "apply destroy import init taint"),
-        ("helm", "list status get history template lint", "install upgrade uninstall rollback"),
-        ("conda", "list info", "install create remove update"),
-        ("svn", "status log diff info", "commit add delete update checkout revert"),
-        ("hg", "status log diff", "commit add push pull update"),
-    )
-}  # fmt: skip
-_READING_VERBS = re.compile(
-    r"(?:get|list|describe|show|view|status|head|read|search|ls|logs?|checks|diff|watch)(?:-[\w-]+)?$"
-)
-_WRITING_VERBS = re.compile(
-    r"(?:create|delete|update|put|remove|set|add|start|stop|run|merge|close|edit|apply|send|post|deploy|cp|mv|rm|sync)(?:-[\w-]+)?$"
-)
-_CLOUD = frozenset(
-    {
-        "aws",
-        "gcloud",
-        "az",
-        "gh",
-        "glab",
-        "doctl",
-        "heroku",
-        "flyctl",
-        "vercel",
-        "oc",
-        "nomad",
-        "consul",
-        "vault",
-        "argocd",
-    }
-)
-_SKIPPED = frozenset(
-    "sudo doas time nohup nice ionice stdbuf exec command builtin env xargs then do else & ( { ! if while until &&".split()
-)
 _LONG = 4096
-_QUOTES = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?.*?^\s*\1\b", re.DOTALL | re.MULTILINE)
-_REDIRECT = re.compile(r"(?<![<>=&\d-])(?:\d?>>?|&>)\s*(?!&|/dev/(?:null|stderr|stdout)|\s*$)\S")
-_PARTS = re.compile(r"\|\||&&|[;|\n]|(?<!>)&(?!>)")
-_ASSIGNMENT = re.compile(r"\w+=\S*$")
-_SQL_WRITE = re.compile(
-    r"\b(?:insert|update|delete|drop|create|alter|truncate|merge|grant|revoke|replace)\b", re.IGNORECASE
+_QUOTES = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
+_PLAIN_WORD = re.compile(r"[\w./:@%+-]+")
+_HEREDOC = re.compile(
+    r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(\w+)(?P=quote)([^\n]*)\n.*?^[ \t]*\2\b", re.DOTALL | re.MULTILINE
 )
+_CUT_HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(\w+)(?P=quote)([^\n]*)\n.*", re.DOTALL)
+_TOLD = re.compile(r"\b(?:ba|z|da)?sh\s+-[a-z]*c\s+(?:'([^']*)'|\"((?:[^\"\\]|\\.)*)\")", re.DOTALL)
+_SUBSTITUTION = re.compile(r"\$\((?!\()|`")
+_REDIRECT = re.compile(r"(?<![<>=&\d-])(?:\d?>>?(?!>)|&>)\s*(?!&|/dev/(?:null|stderr|stdout)|\s*$)\S")
+_PARTS = re.compile(r"\|\||&&|[;|\n]|(?<!>)&(?!>)")
+_ASSIGNMENT = re.compile(r"\w+\+?=\S*$")
+_SQL_WRITE = re.compile(
+    r"\b(?:insert|update|delete|drop|create|alter|truncate|merge|grant|revoke|replace)(?:\b|One|Many|Index)",
+    re.IGNORECASE,
+)
+_SQL_FILE = re.compile(r"(?:^|\s)(?:-f|--file|<|\\i)\s*\S|\.(?:read|restore|import)\b")
+_METHOD = re.compile(r"(?:-[a-zA-Z]*X|--request|--method)[ =]?['\"]?(?:POST|PUT|PATCH|DELETE)", re.IGNORECASE)
+_BODY = ("-d", "--data", "-F", "--form", "-T", "--upload-file", "--json", "--post")
+_SAVES = re.compile(r"-[a-zA-Z]*[oO]$|--output$|--remote-name$")
+_SED_IN_PLACE = re.compile(r"-[nErsuz]*i|--in-place")
+_PERL_IN_PLACE = re.compile(r"-[0-9pnlaws]*i")
+_PERL_FILTER = re.compile(r"-[0-9lawF]*[np]")
+_FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
 
 def is_program(name: str) -> bool:
     """Whether a tool is named like a program whose commands are known: `kubectl`, `git`, `docker`."""
-    return name in _SUB or name in _CLOUD or name in _TESTS
+    return name in known.SUB or name in known.CLOUD or name in known.TESTS
 
 
 def command_in(arguments: Any) -> str | None:
@@ -124,7 +65,7 @@ def command_in(arguments: Any) -> str | None:
         if isinstance(value, str):
             return value
         if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
-            # ["bash", "-lc", "ls -l"] and ["ls", "-l"]
+            # A shell and what it is told to run, or a program and its arguments.
             if len(value) > 2 and value[1].startswith("-") and value[0].rpartition("/")[2] in ("bash", "sh", "zsh"):
                 return str(value[2])
             return " ".join(value)
@@ -138,8 +79,16 @@ def kind_of(command: str) -> tuple[Kind, bool]:
         command: As the model wrote it; its first 4 KB count.
     """
     plain = command[:_LONG]
-    plain = _QUOTES.sub(" '' ", _HEREDOC.sub(" ", plain))
-    kinds = [kind for part in _PARTS.split(plain) if (kind := _part(part, command)) is not None]
+    if "<<" in plain:
+        plain = _HEREDOC.sub(r"\3", plain)
+        plain = _CUT_HEREDOC.sub(r"\3", plain) if len(command) > _LONG else plain
+    if "sh " in plain:
+        plain = _TOLD.sub(lambda told: "; " + (told[1] or told[2] or "").replace("\\", "") + " ", plain)
+    if "'" in plain or '"' in plain:
+        plain = _QUOTES.sub(_unquoted, plain)
+    if "`" in plain or "$(" in plain:
+        plain = _SUBSTITUTION.sub(" ; ", plain)
+    kinds = [kind for part in _PARTS.split(plain) if (kind := _part(part.split(), command)) is not None]
     sleeps = "sleeps" in kinds
     rest = [kind for kind in kinds if kind != "sleeps"]
     if _REDIRECT.search(plain) or "writes" in rest:
@@ -149,106 +98,234 @@ def kind_of(command: str) -> tuple[Kind, bool]:
     return ("reads" if rest else "sleeps"), sleeps
 
 
-def _part(part: str, whole: str) -> Kind | None:
-    words = part.split()
-    while words and (words[0] in _SKIPPED or _ASSIGNMENT.match(words[0]) or words[0].startswith("-")):
-        words.pop(0)
-    if words and words[0] == "timeout":
-        words = words[2:]
-    if not words or words[0] in (
-        "cd",
-        "pushd",
-        "popd",
-        "export",
-        "set",
-        "source",
-        ".",
-        "fi",
-        "done",
-        "}",
-        ")",
-        ":",
-        "''",
-    ):
+def _unquoted(match: re.Match[str]) -> str:
+    """What is quoted says nothing, unless it is no more than a word; but a command in double quotes is run."""
+    inner = match[1] if match[1] is not None else match[2]
+    if _PLAIN_WORD.fullmatch(inner):
+        return inner
+    if match[2] is not None and "$(" in inner:
+        return "''" + inner[inner.index("$(") :].replace("'", "").replace('"', "")
+    return "''"
+
+
+def _part(words: list[str], whole: str) -> Kind | None:
+    words = _program(words)
+    if not words or words[0] in known.NOTHING:
         return None
-    name = (
-        words[0].rpartition("/")[2].lower() if "/" in words[0] and not words[0].startswith("./") else words[0].lower()
-    )
+    name = words[0].lower()
+    if "/" in name and not name.startswith("./"):
+        name = name.rpartition("/")[2]
     rest = words[1:]
-    if name in _SLEEPS:
-        return "sleeps"
-    if name in ("python", "python3", "node", "npx", "uvx", "bunx", "bun", "deno", "ruby", "php"):
-        return _interpreter(rest)
-    if name in _SUB:
-        return _subcommand(name, rest)
-    if name in _CLOUD:
-        return _cloud(rest)
-    if name in ("sed", "perl"):
-        return (
-            "writes" if any(word.startswith(("-i", "-pi", "-ni")) or word == "--in-place" for word in rest) else "reads"
-        )
-    if name in ("curl", "wget", "http", "https", "httpie"):
-        return _http(name, rest, whole)
-    if name in ("psql", "mysql", "sqlite3", "bq", "mongosh", "redis-cli"):
-        return "writes" if _SQL_WRITE.search(whole) else "reads"
-    if name in _WRITES:
-        return "reads" if name == "tar" and rest[:1] and "t" in rest[0] else "writes"
-    if name in _FORMATTERS or (name == "ruff" and rest[:1] == ["format"]):
-        return "reads" if {"--check", "--diff", "-d", "-l", "-n", "--dry-run"} & set(rest) else "writes"
-    if name in _TESTS:
-        return "writes" if _TEST_WRITES & set(rest) else "reads"
-    return "reads" if name in _READS else "unknown"
-
-
-def _interpreter(rest: list[str]) -> Kind:
-    if rest[:1] == ["-m"] and len(rest) > 1:
-        module = rest[1]
-        if module in ("pip", "venv"):
-            return "writes" if "install" in rest or module == "venv" else "reads"
-        return "reads" if module in _TESTS or module in ("json.tool", "py_compile", "compileall", "http") else "unknown"
-    if rest[:1] in (["--version"], ["-V"], ["-v"]):
+    if "--help" in rest or "--version" in rest:
         return "reads"
-    return "reads" if rest and rest[0] in _TESTS else "unknown"
+    decide = _DECIDE.get(name)
+    if decide is not None:
+        return decide(rest, whole)
+    if name in known.SUB:
+        return _subcommand(name, rest, whole)
+    return _by_name(name, rest)
 
 
-def _subcommand(name: str, rest: list[str]) -> Kind:
-    reads, writes = _SUB[name]
-    verbs = [word for word in rest if not word.startswith("-") or word == "--version"]
-    if name == "git" and verbs[:1] in (["branch"], ["remote"], ["config"], ["stash"], ["tag"], ["worktree"]):
-        # These list when they name nothing, or are told to.
-        tells = verbs[1:2] in (["list"], ["show"], ["-v"], ["get-url"], []) and not {"-d", "-D", "-m"} & set(rest)
-        return "reads" if (tells and verbs[0] != "stash") or verbs[1:2] == ["list"] else "writes"
-    if name == "docker" and verbs[:1] == ["compose"]:
-        verbs = verbs[1:]
-        return "reads" if verbs[:1] and verbs[0] in ("ps", "logs", "config", "images", "top") else "writes"
-    verb = verbs[0].lower() if verbs else ""
+def _by_name(name: str, rest: list[str]) -> Kind:
+    flags = set(rest)
+    if name in known.SLEEPS:
+        return "sleeps"
+    if name in known.WRITES:
+        return "reads" if not flags.isdisjoint(known.LISTS_ONLY.get(name, ())) else "writes"
+    if name in known.FORMATTERS or (name == "ruff" and rest[:1] == ["format"]):
+        return "reads" if known.CHECKS_ONLY & flags else "writes"
+    if name in known.TESTS:
+        return "writes" if known.TEST_WRITES & flags else "reads"
+    if name in known.READS:
+        return "reads"
+    verb = known.SHELL_VERBS.fullmatch(name)
+    return "unknown" if verb is None else "reads" if verb["reads"] else "writes"
+
+
+def _program(words: list[str]) -> list[str]:
+    """A command without what only runs it: `sudo -u root`, `FOO=1`, `timeout 30`, `then`."""
+    place, valued, runner = 0, frozenset[str](), False
+    while place < len(words):
+        word = words[place]
+        if word in known.RUNS and (word != "env" or len(words) > place + 1):
+            valued, runner = known.RUNS[word], True
+        elif word == "timeout":
+            place += 1
+            while place < len(words) and words[place].startswith("-"):
+                place += 1 + (words[place] in ("-k", "-s"))
+            valued, runner = frozenset(), True  # what follows is the time
+        elif runner and word.startswith("-"):
+            place += word in valued
+        elif not _ASSIGNMENT.match(word):
+            break
+        place += 1
+    return [word.rstrip(")") or word for word in words[place:]]
+
+
+def _run(rest: list[str], whole: str) -> Kind:
+    """What a runner runs: `npx tsc`, `uv run pytest`."""
+    return _part(list(rest[_flags(rest) :]), whole) or "unknown"
+
+
+def _flags(rest: list[str]) -> int:
+    """How many of the first words are flags, or values of them."""
+    place = 0
+    while place < len(rest) and rest[place].startswith("-") and rest[place] != "-":
+        place += 1 + (rest[place] in known.VALUED)
+    return place
+
+
+def _interpreter(rest: list[str], whole: str) -> Kind:
+    module = rest[1] if rest[:1] == ["-m"] and len(rest) > 1 else ""
+    if module == "pip":
+        return _subcommand("pip", rest[2:], whole)
+    if module == "venv":
+        return "writes"
+    if module in known.TESTS or module in known.FORMATTERS:
+        return _by_name(module, rest[2:])
+    reads = module in ("json.tool", "py_compile", "compileall", "http") or rest[:1] in (["-V"], ["-v"])
+    return "reads" if reads else "unknown"
+
+
+def _subcommand(name: str, rest: list[str], whole: str) -> Kind:
+    reads, writes = known.SUB[name]
+    rest = rest[_flags(rest) :]
+    verb = rest[0].lower() if rest else ""
+    if name == "git" and verb in ("branch", "remote", "config", "stash", "tag", "worktree"):
+        return _git(verb, rest[1:])
+    if name == "docker" and verb in known.DOCKER_THINGS:
+        return _docker(rest[1:])
+    if name == "kubectl" and verb in ("rollout", "config"):
+        return "reads" if rest[1:2] and re.match(r"status|history|view|get-|current-", rest[1]) else "writes"
+    if name in ("npm", "yarn", "pnpm") and verb in ("run", "run-script"):
+        return "reads" if len(rest) > 1 and known.RUN_SCRIPT.match(rest[1]) else "unknown"
+    if verb in known.PROJECT_RUNNERS.get(name, ()):
+        return _run(rest[1:], whole)
+    if name == "cargo" and verb == "fmt":
+        return "reads" if "--check" in rest else "writes"
+    if (name, verb) == ("uv", "pip"):
+        return _subcommand("pip", rest[1:], whole)
     if verb in writes:
         return "writes"
     return "reads" if verb in reads else "unknown"
 
 
-def _cloud(rest: list[str]) -> Kind:
+def _git(verb: str, rest: list[str]) -> Kind:
+    """Subcommands that list when they name nothing or are told to, and change something otherwise."""
+    flags = {word for word in rest if word.startswith("-")}
+    told = rest[0] if rest else ""
+    if verb == "config":
+        listing = bool(flags & {"--get", "--get-all", "--get-regexp", "--list", "-l"}) or told in ("list", "get")
+        values = [word for word in rest if not word.startswith("-")]
+        return "reads" if listing or (len(values) == 1 and not flags & {"--unset", "--unset-all"}) else "writes"
+    if verb in ("stash", "worktree"):
+        return "reads" if told in ("list", "show") else "writes"
+    if verb == "remote":
+        return "reads" if told in ("", "show", "get-url") or not set(rest) - {"-v", "--verbose"} else "writes"
+    if flags & {"-d", "-D", "-m", "-M", "-c", "-C", "-f", "-a", "-s", "--delete", "--move"} - (
+        {"-a"} if verb == "branch" else set()
+    ):
+        return "writes"
+    listing = bool(
+        flags
+        & {
+            "-l",
+            "--list",
+            "-a",
+            "-r",
+            "-v",
+            "-vv",
+            "--all",
+            "--contains",
+            "--merged",
+            "--no-merged",
+            "--show-current",
+            "-n",
+        }
+    )
+    return "reads" if listing or not [word for word in rest if not word.startswith("-")] else "writes"
+
+
+def _docker(rest: list[str], _: str = "") -> Kind:
+    """`docker compose`, `docker volume` and the like: the word behind says what is done to them."""
+    after = rest[_flags(rest) :]
+    return "reads" if after and after[0] in known.LISTING else "writes"
+
+
+def _cloud(rest: list[str], whole: str) -> Kind:
     # The verb is the last of the first words that is one: `gh run view`, `aws s3 cp`, `gcloud compute instances list`.
-    for word in reversed([word.lower() for word in rest if not word.startswith("-")][:4]):
-        if _READING_VERBS.match(word):
+    rest = rest[_flags(rest) :]
+    if rest[:1] == ["api"]:
+        sends = any(word.startswith(("-f", "-F", "--field", "--raw-field", "--input")) for word in rest)
+        return "writes" if (sends and "GET" not in whole) or _METHOD.search(whole) else "reads"
+    first = list(takewhile(lambda word: not word.startswith("-"), rest))[:4]
+    for word in reversed([word.lower() for word in first]):
+        if known.READING_VERBS.match(word):
             return "reads"
-        if _WRITING_VERBS.match(word):
+        if known.WRITING_VERBS.match(word):
             return "writes"
     return "unknown"
 
 
-def _http(name: str, rest: list[str], whole: str) -> Kind:
-    flags = set(rest)
-    if re.search(r"(?:-X|--request|--method)[ =]?['\"]?(?:POST|PUT|PATCH|DELETE)", whole, re.IGNORECASE):
+def _find(rest: list[str], whole: str) -> Kind:
+    if "-delete" in rest or any(word.startswith("-fprint") for word in rest):
         return "writes"
-    if any(
-        word.startswith(("-d", "--data", "-F", "--form", "-T", "--upload-file", "--json", "--post")) for word in flags
-    ):
+    place = next((place for place, word in enumerate(rest) if word in _FIND_RUNS), None)
+    return "reads" if place is None else _run(rest[place + 1 :], whole)
+
+
+def _sed(rest: list[str], _: str) -> Kind:
+    return "writes" if any(_SED_IN_PLACE.match(word) for word in rest) else "reads"
+
+
+def _perl(rest: list[str], _: str) -> Kind:
+    flags = [word for word in rest if word.startswith("-")]
+    if any(_PERL_IN_PLACE.match(word) for word in flags):
         return "writes"
-    if name == "wget" or flags & {"-O", "--remote-name", "-o", "--output"}:
-        return (
-            "reads"
-            if any(word.startswith(("-qO-", "-O-", "--spider")) or word in ("-", "/dev/null") for word in rest)
-            else "writes"
-        )
-    return "reads"
+    return "reads" if any(_PERL_FILTER.match(word) for word in flags) else "unknown"
+
+
+def _tar(rest: list[str], _: str) -> Kind:
+    lists = bool(rest) and (rest[0] == "--list" or (not rest[0].startswith("--") and "t" in rest[0]))
+    return "reads" if lists else "writes"
+
+
+def _sql(rest: list[str], whole: str) -> Kind:
+    if _SQL_WRITE.search(whole):
+        return "writes"
+    return "unknown" if _SQL_FILE.search(" ".join(rest)) else "reads"
+
+
+def _redis(rest: list[str], _: str) -> Kind:
+    verb = next(iter(rest[_flags(rest) :]), "").lower()
+    return "unknown" if not verb else "reads" if verb in known.REDIS_READS else "writes"
+
+
+def _http(rest: list[str], whole: str) -> Kind:
+    if _METHOD.search(whole) or (rest and rest[0].upper() in ("POST", "PUT", "PATCH", "DELETE")):
+        return "writes"
+    if any(word.startswith(_BODY) for word in rest) and not {"-G", "--get"} & set(rest):
+        return "writes"
+    return _wget(rest, whole) if any(_SAVES.match(word) for word in rest) else "reads"
+
+
+def _wget(rest: list[str], whole: str) -> Kind:
+    shown = any(word.startswith(("-qO-", "-O-", "--spider")) or word in ("-", "/dev/null") for word in rest)
+    return "reads" if shown and not _METHOD.search(whole) else "writes"
+
+
+_DECIDE: dict[str, Callable[[list[str], str], Kind]] = {
+    **dict.fromkeys(("python", "python3", "node", "bun", "deno", "ruby", "php"), _interpreter),
+    **dict.fromkeys(("npx", "uvx", "bunx"), _run),
+    **dict.fromkeys(known.CLOUD, _cloud),
+    **dict.fromkeys(("psql", "mysql", "mariadb", "sqlite3", "bq", "duckdb", "mongosh"), _sql),
+    **dict.fromkeys(("curl", "http", "https", "httpie"), _http),
+    "wget": _wget,
+    "redis-cli": _redis,
+    "sed": _sed,
+    "perl": _perl,
+    "tar": _tar,
+    "find": _find,
+    "docker-compose": _docker,
+}
+"""Programs whose arguments decide, each in a way of its own."""

@@ -20,18 +20,20 @@ Likeness = Literal["near", "grown", "rephrased"]
 
 # Fields that count, name or explain a call and do not change what it does.
 BESIDE = frozenset(
-    """retry retries attempt attempts try tries retry_count attempt_number attempt_no nonce request_id req_id correlation_id
-    trace_id span_id idempotency_key client_request_id timestamp ts requested_at sent_at called_at cache_buster cachebuster
-    _ _t _ts reason reasoning explanation rationale justification
-    thought thoughts thinking why intent purpose urgency please tool_call_id""".split()
+    """retry retries attempt attempts try tries retry_count attempt_number attempt_no nonce request_id req_id
+    correlation_id trace_id span_id idempotency_key client_request_id timestamp ts requested_at sent_at
+    called_at cache_buster cachebuster _ _t _ts reason reasoning explanation rationale justification thought
+    thoughts thinking why intent purpose urgency please tool_call_id""".split()
 )
 # These too, but only beside something that is plainly done: in `create_issue` the title is what it is about.
 _LABELS = frozenset(
-    "title display display_name label description desc note notes comment summary status_text activity message_to_user name".split()
+    """title display display_name label description desc note notes comment summary status_text activity
+    message_to_user name""".split()
 )
 _DEEDS = frozenset("command cmd code script query sql url path file file_path input expression statement".split())
 _PROSE = frozenset(
-    "body message content text description html comment msg note summary task prompt instructions context memory".split()
+    """body message content text description html comment msg note summary task prompt instructions context
+    memory""".split()
 )
 
 _STATEMENTS = frozenset({"query", "sql", "statement", "jql", "cypher", "graphql"})
@@ -40,13 +42,14 @@ _ONE_REQUEST = re.compile(
 )
 _WORDS = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_PARTS = re.compile(r"\s*(?:&&|\|\||[;\n])\s*")
+_PARTS = re.compile(r"&&|\|\||[;\n]")
 _COMMAND_LIKE = re.compile(r"&&|\|\||[;\n]")
 _LONGEST = 4096
 _DEPTH = 4
 _STOP_WORDS = frozenset(
-    """the a an and or of to for in on at is are was be been i you we they it this that with from as by please hello hi dear hey
-    thanks thank many very much could would can will may your our my me us just kind kindly best regards team all""".split()
+    """the a an and or of to for in on at is are was be been i you we they it this that with from as by please
+    hello hi dear hey thanks thank many very much could would can will may your our my me us just kind kindly
+    best regards team all""".split()
 )
 _OVERLAP = 0.6
 _OVERLAP_ALONE = 0.7  # where nothing else is there to be the same
@@ -83,23 +86,22 @@ def likeness(before: Any, after: Any, *, mutates: bool, hands_over: bool = False
     ]
     if not different and (core_before.keys() <= core_after.keys() or core_after.keys() <= core_before.keys()):
         return "near"
-    if (
-        different
-        and core_before.keys() == core_after.keys()
-        and all(_grown(core_before[key], core_after[key]) for key in different)
-    ):
+    if not different or core_before.keys() != core_after.keys():
+        return None
+    return _in_new_words(core_before, core_after, different, sends=mutates or hands_over)
+
+
+def _in_new_words(
+    before: Mapping[Any, Any], after: Mapping[Any, Any], different: list[Any], *, sends: bool
+) -> Likeness | None:
+    """How alike two requests are that have the same fields, some of which differ."""
+    if all(_plain(key) in _DEEDS and _grown(before[key], after[key]) for key in different):
         return "grown"
-    if different and not mutates and not hands_over and core_before.keys() == core_after.keys():
-        # A statement in other clothes; whether it is one shows in what it returns.
-        if all(
-            _plain(key) in _STATEMENTS and rephrased(core_before[key], core_after[key], _OVERLAP_ALONE)
-            for key in different
-        ):
-            return "rephrased"
-    if (mutates or hands_over) and different and core_before.keys() == core_after.keys():
-        least = _OVERLAP if len(core_after) > len(different) else _OVERLAP_ALONE
-        if all(_plain(key) in _PROSE and rephrased(core_before[key], core_after[key], least) for key in different):
-            return "rephrased"
+    # A message in new words; or a statement in other clothes, and whether it is one shows in what it returns.
+    names = _PROSE if sends else _STATEMENTS
+    least = _OVERLAP if names is _PROSE and len(after) > len(different) else _OVERLAP_ALONE
+    if all(_plain(key) in names and rephrased(before[key], after[key], least) for key in different):
+        return "rephrased"
     return None
 
 
@@ -162,7 +164,7 @@ def _grown(before: Any, after: Any) -> bool:
         return False
     if not _COMMAND_LIKE.search(before) and not _COMMAND_LIKE.search(after):
         return False
-    one, other = ({part for part in _PARTS.split(text) if part} for text in (before, after))
+    one, other = ({part for raw in _PARTS.split(text) if (part := raw.strip())} for text in (before, after))
     return one == other
 
 

@@ -92,6 +92,7 @@ class Usage:
         total_tokens: What the provider calls the total; worked out from the two parts if absent.
         cost: US dollars. Numbers and numeric strings are turned into `Decimal` exactly as written; what is no finite
             amount is unknown.
+        estimated: Whether tokens, and so the cost, are loopguard's own estimate, because the provider reported none.
     """
 
     input_tokens: int | None = None
@@ -100,6 +101,7 @@ class Usage:
     reasoning_tokens: int | None = None
     total_tokens: int | None = None
     cost: Decimal | None = None
+    estimated: bool = False
 
     def __post_init__(self) -> None:
         # Providers report what they like, and none of it may end a run.

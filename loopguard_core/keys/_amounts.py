@@ -55,12 +55,6 @@ def to_dollars(nano: int) -> Decimal:
     return Decimal(f"{whole}.{f'{decimals:09d}'.rstrip('0').ljust(2, '0')}")
 
 
-def dollars_text(amount: Decimal) -> str:
-    """An amount for people: at least two decimals, no zeros after those."""
-    whole, _, decimals = f"{amount:f}".partition(".")
-    return f"${whole}.{decimals.rstrip('0').ljust(2, '0')}"
-
-
 def _decimal(field: str, value: object) -> Decimal:
     if isinstance(value, Decimal):
         return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from loopguard_core._dollars import dollars_text
 from loopguard_core._errors import LoopGuardError
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ class KeyLimitExceeded(LoopGuardError):  # noqa: N818  # the public name; a limi
     """
 
     def __init__(self, key: str, requested: Decimal, status: KeyStatus) -> None:
-        from loopguard_core.keys._amounts import dollars_text
         from loopguard_core.keys._names import shown_name
 
         left = dollars_text(status.remaining or Decimal(0))

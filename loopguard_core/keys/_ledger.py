@@ -219,6 +219,13 @@ class Ledger:
         """
         return await (self._threads.run(work) if undo is None else self._threads.acquire(work, undo))
 
+    def soon(self, work: Callable[[], object]) -> None:
+        """Do `work`, which calls this ledger and may not raise, in a thread of the ledger's; wait for nothing.
+
+        `close` waits for it.
+        """
+        self._threads.start(work)
+
     # -- life --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -1,17 +1,24 @@
 """What one agent run does with its keys: reserve before a model call, settle after it, whatever the store does.
 
-A session asks it; all that is about models, prices and failing stores is here, so that the ledger knows only money.
+`hold` and `ended` are the steps; a session does them, with what it knows of prices. `before`, `after` and their twins
+are whole: for whoever has no session, such as a gateway.
+
+What a call that is over cost is first *owed* and then paid to the store, in order and before anything more is reserved.
+So nobody has to wait for the store at the end of a call, and money the store could not take is not forgotten.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Literal
 
+from loopguard_core._dollars import dollars_text
 from loopguard_core._prices import price, worst_case
 from loopguard_core._types import Usage
 from loopguard_core.keys._amounts import MAX_DOLLARS
@@ -22,11 +29,14 @@ from loopguard_core.keys._status import Reservation
 
 Unpriced = Literal["warn", "deny"] | Decimal
 """What becomes of model calls whose cost nobody knows: said once and counted as nothing; none after the first; or each
-counted as this many US dollars."""
+counted at so many US dollars a million tokens."""
+
+StoreError = Literal["deny", "allow"]
 
 _MAX_OWED = 1_000
 _RENEW_AFTER = 1 / 3
 """Of the ttl: two renewals may fail before the money goes back."""
+_NEVER = float("inf")
 
 _log = logging.getLogger("loopguard")
 
@@ -34,7 +44,7 @@ _log = logging.getLogger("loopguard")
 class Meter:
     """Counts the model calls of one run on its keys. One call runs at a time; methods may come from any thread.
 
-    The methods without `a` wait for the store. None of them raises; names that cannot be used are refused at once.
+    None of the methods raises; names that cannot be used are refused at once. Those that wait for the store say so.
 
     Args:
         ledger: Where the keys are.
@@ -42,6 +52,7 @@ class Meter:
         on_store_error: Whether model calls start while the store cannot be used.
         unpriced: What becomes of calls whose cost nobody knows.
         clock: A monotonic clock in seconds, for renewals.
+        prepare: Called before anything is reserved; may raise `LedgerError`, as the store may.
 
     Attributes:
         unknown: Calls whose cost nobody knew.
@@ -55,51 +66,123 @@ class Meter:
         ledger: Ledger,
         keys: Sequence[str],
         *,
-        on_store_error: Literal["deny", "allow"] = "deny",
+        on_store_error: StoreError = "deny",
         unpriced: Unpriced = "warn",
         clock: Callable[[], float] = time.monotonic,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._keys = check_names(keys)
-        self._shown = [shown_name(key) for key in self._keys]
+        self._shown = ", ".join(shown_name(key) for key in self._keys)
         self._on_store_error = on_store_error
         self._unpriced = unpriced
         self._clock = clock
-        self._lock = threading.RLock()
+        self._prepare = prepare
+        # `_store` is held while the store is waited for, `_state` never: it may be taken on an event loop.
+        self._store = threading.RLock()
+        self._state = threading.Lock()
         self._held: Reservation | None = None
-        self._renew_at = float("inf")
-        self._owed: list[tuple[Reservation | None, Decimal]] = []
+        self._renew_at = _NEVER
+        self._owed: deque[tuple[Reservation | None, Decimal]] = deque()
         self._dearest = Decimal(0)
+        self._failing = False
         self.unknown = 0
 
-    # -- around a model call -----------------------------------------------------------------------------------
+    # -- the steps ---------------------------------------------------------------------------------------------
 
-    def before(
-        self, model: str | None = None, input_tokens: int | None = None, max_output_tokens: int | None = None
-    ) -> str | None:
-        """Reserve for the call that is about to start.
+    def hold(self, amount: Decimal) -> str | None:
+        """Reserve for the call that is about to start. Waits for the store.
+
+        Args:
+            amount: The most it can cost, in US dollars; 0 if unknown.
 
         Returns:
             Why it must not start, in one sentence; None if it may. Asked again before the call ended, it may.
         """
-        with self._lock:
+        with self._store:
             if self._held is not None:
                 return None
-            if self._unpriced == "deny" and self.unknown:
-                return "The cost of a model call of this run is not known, and the policy denies such calls."
-            amount = self._estimate(model, input_tokens, max_output_tokens)
             try:
+                if self._prepare is not None:
+                    self._prepare()
                 self._pay_what_is_owed()
-                self._held = self._ledger.reserve(self._keys, amount)
+                held = self._ledger.reserve(self._keys, min(amount, Decimal(MAX_DOLLARS)))
             except KeyLimitExceeded as error:
                 return f"The spending limit is reached: {error}."
             except LedgerError as error:
-                _log.warning("The spending limit cannot be checked: %s", error)
-                if self._on_store_error == "deny":
-                    return f"The spending limit cannot be checked: {error}."
-            else:
-                self._renew_at = self._clock() + self._held.ttl * _RENEW_AFTER
+                # What is said to the run may reach a user or a model, whom the store's address does not concern.
+                _log.warning("The spending limit on %s cannot be checked: %s", self._shown, error)
+                if self._on_store_error == "allow":
+                    return None
+                return f"The spending limit on key {self._shown} cannot be checked, because its store cannot be used."
+            with self._state:
+                self._held = held
+                self._renew_at = self._clock() + held.ttl * _RENEW_AFTER
             return None
+
+    def running(self) -> None:
+        """The call still runs: hold on to its reservation. Cheap enough for every piece of a stream; never waits."""
+        if self._clock() < self._renew_at:
+            return
+        with self._state:
+            held = self._held
+            if held is None:
+                return
+            self._renew_at = self._clock() + held.ttl * _RENEW_AFTER
+        self._ledger.renew_soon(held)
+
+    def ended(self, cost: Decimal | None) -> None:
+        """The call is over. Never waits: what it cost is owed until `pay`.
+
+        Args:
+            cost: US dollars, counted in full; None and 0 give back what was held.
+        """
+        cost = min(cost or Decimal(0), Decimal(MAX_DOLLARS))
+        with self._state:
+            held, self._held, self._renew_at = self._held, None, _NEVER
+            if held is None and not cost:
+                return
+            if len(self._owed) >= _MAX_OWED:
+                earlier, owed = self._owed.pop()
+                held, cost = held or earlier, cost + owed  # of two holds, one goes back when it expires
+            self._owed.append((held, cost))
+
+    def pay(self) -> None:
+        """Count what is owed. Waits for the store, but on an event loop: there a thread of the ledger's does it."""
+        if not self._owed:
+            return
+        try:
+            asyncio.get_running_loop()
+            self._ledger.soon(self._pay)
+        except RuntimeError:  # no event loop; or the interpreter is ending, and with it all threads
+            self._pay()
+
+    async def apay(self) -> None:
+        """`pay` for event loops. Cancelled, it is carried out all the same."""
+        if self._owed:
+            await self._ledger.arun(self._pay)
+
+    def close(self) -> None:
+        """The run is over: give back what a call still holds, and try once more to count what is owed. As `pay`."""
+        self.ended(None)
+        if not self._owed:
+            return
+        try:
+            asyncio.get_running_loop()
+            self._ledger.soon(self._pay_at_the_end)
+        except RuntimeError:  # as in `pay`
+            self._pay_at_the_end()
+
+    # -- whole calls, with prices ------------------------------------------------------------------------------
+
+    def before(
+        self, model: str | None = None, input_tokens: int | None = None, max_output_tokens: int | None = None
+    ) -> str | None:
+        """`hold` for the most the call can cost, as far as can be known."""
+        if self._unpriced == "deny" and self.unknown:
+            return "The cost of a model call of this run is not known, and the policy denies such calls."
+        most = worst_case(model, input_tokens, max_output_tokens, self._rate)
+        return self.hold(self._dearest if most is None else most)
 
     async def abefore(
         self, model: str | None = None, input_tokens: int | None = None, max_output_tokens: int | None = None
@@ -109,97 +192,87 @@ class Meter:
             lambda: self.before(model, input_tokens, max_output_tokens), lambda _: self.failed()
         )
 
-    def running(self) -> None:
-        """The call still runs: hold on to its reservation. Cheap enough for every piece of a stream; never waits."""
-        if self._clock() < self._renew_at:
-            return
-        with self._lock:
-            if self._held is not None:
-                self._renew_at = self._clock() + self._held.ttl * _RENEW_AFTER
-                self._ledger.renew_soon(self._held)
-
     def after(self, model: str | None, usage: Usage) -> Decimal | None:
-        """The call succeeded: count what it cost, in full.
+        """The call succeeded: count what it cost, in full, and `pay`.
 
         Returns:
             US dollars; None where nobody knows.
         """
-        cost = self.cost(model, usage)
-        with self._lock:
-            held, self._held, self._renew_at = self._held, None, float("inf")
-            if cost is None:
-                self._say_unknown(model)
-            else:
-                self._dearest = max(self._dearest, cost)
-            if held is not None or cost:
-                self._pay(held, cost or Decimal(0))
+        cost = self._count(model, usage)
+        self.pay()
         return cost
 
     async def aafter(self, model: str | None, usage: Usage) -> Decimal | None:
         """`after` for event loops. Cancelled, it is carried out all the same."""
-        return await self._ledger.arun(lambda: self.after(model, usage))
+        cost = self._count(model, usage)
+        await self.apay()
+        return cost
 
     def failed(self) -> None:
-        """The call failed, or the run ended in the middle of it: what it held goes back."""
-        with self._lock:
-            held, self._held, self._renew_at = self._held, None, float("inf")
-            if held is not None:
-                self._pay(held, Decimal(0))
-
-    def close(self) -> None:
-        """The run is over: give back what a call still holds, and try once more to count what is owed."""
-        with self._lock:
-            self.failed()
-            try:
-                self._pay_what_is_owed()
-            except LedgerError:
-                lost = sum((cost for _, cost in self._owed), Decimal(0))
-                _log.error("$%s of a finished run could not be counted on %s", lost, ", ".join(self._shown))
-                self._owed.clear()
+        """The call failed, or the run ended in the middle of it: what it held goes back. As `pay`."""
+        self.ended(None)
+        self.pay()
 
     async def afailed(self) -> None:
         """`failed` for event loops. Cancelled, it is carried out all the same."""
-        await self._ledger.arun(self.failed)
+        self.ended(None)
+        await self.apay()
 
     async def aclose(self) -> None:
         """`close` for event loops. Cancelled, it is carried out all the same."""
-        await self._ledger.arun(self.close)
-
-    def cost(self, model: str | None, usage: Usage) -> Decimal | None:
-        """What a call cost, by the provider, the price list, or the policy."""
-        cost = price(model, usage)
-        if cost is None and isinstance(self._unpriced, Decimal):
-            cost = self._unpriced
-        return None if cost is None else min(cost, Decimal(MAX_DOLLARS))
+        self.ended(None)
+        if self._owed:
+            await self._ledger.arun(self._pay_at_the_end)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _estimate(self, model: str | None, input_tokens: int | None, max_output_tokens: int | None) -> Decimal:
-        """The most the call can cost; where that is not known, what the dearest call of this run did."""
-        most = worst_case(model, input_tokens, max_output_tokens)
-        if most is None:
-            most = self._dearest or (self._unpriced if isinstance(self._unpriced, Decimal) else Decimal(0))
-        return min(most, Decimal(MAX_DOLLARS))
+    @property
+    def _rate(self) -> Decimal | None:
+        return self._unpriced if isinstance(self._unpriced, Decimal) else None
 
-    def _pay(self, held: Reservation | None, cost: Decimal) -> None:
-        try:
-            self._pay_what_is_owed()
-            self._record(held, cost)
-        except LedgerError as error:
-            if len(self._owed) < _MAX_OWED:
-                self._owed.append((held, cost))
-            _log.warning("$%s could not be counted and is tried again at the next model call: %s", cost, error)
+    def _count(self, model: str | None, usage: Usage) -> Decimal | None:
+        cost = price(model, usage, self._rate)
+        if cost is None:
+            self._say_unknown(model)
+        else:
+            self._dearest = max(self._dearest, cost)
+        self.ended(cost)
+        return cost
+
+    def _pay(self) -> None:
+        with self._store:
+            try:
+                self._pay_what_is_owed()
+            except LedgerError as error:
+                if not self._failing:  # once for each time the store fails
+                    self._failing = True
+                    _log.warning("%s, tried again at the next model call: %s", self._not_counted(), error)
+            else:
+                self._failing = False
+
+    def _pay_at_the_end(self) -> None:
+        with self._store:
+            try:
+                self._pay_what_is_owed()
+            except LedgerError as error:
+                _log.error("%s, and the run is over: %s", self._not_counted(), error)
+                self._owed.clear()
+
+    def _not_counted(self) -> str:
+        lost = sum((cost for _, cost in list(self._owed)), Decimal(0))
+        return f"{dollars_text(lost)} could not be counted on {self._shown}"
 
     def _pay_what_is_owed(self) -> None:
-        """Count what the store could not take before. Money spent is not forgotten while the run lives."""
+        """Under `_store`: the first stays owed until the store has it, and others are only added behind it."""
         while self._owed:
-            self._record(*self._owed[0])
-            del self._owed[0]
+            held, cost = self._owed[0]
+            if held is None:  # the call was let through while the store could not be used
+                self._ledger.spend(self._keys, cost)
+            else:
+                self._settle(held, cost)
+            self._owed.popleft()
 
-    def _record(self, held: Reservation | None, cost: Decimal) -> None:
-        if held is None:  # the call was let through while the store could not be used
-            self._ledger.spend(self._keys, cost)
-            return
+    def _settle(self, held: Reservation, cost: Decimal) -> None:
         try:
             self._ledger.settle(held, cost)
         except ReservationError as error:
@@ -211,6 +284,7 @@ class Meter:
         if self.unknown == 1:
             _log.warning(
                 "The cost of a model call (%.64r) is not known, so it does not count on the key; with the extra"
-                " `prices` most models have a price, and unpriced = 0.01 in the policy gives the others one",
+                " `prices` most models have a price, and limits.unpriced = 15.00 in the policy gives the others one"
+                " a million tokens",
                 model,
             )

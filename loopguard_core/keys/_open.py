@@ -46,6 +46,15 @@ def open_ledger(url: str = DEFAULT_STORE, *, ttl: float = DEFAULT_TTL, clock: Cl
     return Ledger(SqliteStore(path, clock=clock or time.time, make_directory=url == DEFAULT_STORE), ttl=ttl)
 
 
+def check_address(url: object) -> None:
+    """Refuse an address that cannot be used, without opening it.
+
+    Raises:
+        LedgerValueError: It cannot.
+    """
+    _parsed(url)
+
+
 def open_keyring(url: str = DEFAULT_STORE) -> Keyring:
     """Open the secrets kept beside the ledger at the same address.
 

@@ -133,6 +133,22 @@ class RedisLink:
         with self.translated():
             return sorted(self._client.hkeys(key))
 
+    def put(self, key: str, text: str, milliseconds: int) -> None:
+        """Keep a text for so long."""
+        with self.translated():
+            self._client.set(key, text, px=milliseconds)
+
+    def get(self, key: str) -> str | None:
+        """The text that is kept."""
+        with self.translated():
+            text = self._client.get(key)
+        return None if text is None else str(text)
+
+    def drop(self, key: str) -> bool:
+        """Forget a text; False if there was none."""
+        with self.translated():
+            return bool(self._client.delete(key))
+
     def close(self) -> None:
         """Close the connections; the next use opens new ones."""
         with self.translated():
@@ -270,3 +286,32 @@ class RedisSecrets:
 def _account(name: str, row: Sequence[Any]) -> Account:
     limit, reset, spent, reserved, day = row
     return Account(name, None if limit is None else int(limit), check_reset(reset), int(spent), int(reserved), int(day))
+
+
+class RedisTexts:
+    """Texts that expire, by name.
+
+    Args:
+        url: The address.
+        kind: What they are; sets them apart from everything else at that address.
+    """
+
+    def __init__(self, url: str, kind: str) -> None:
+        self._link = RedisLink(url)
+        self._kind = kind
+
+    def put(self, name: str, text: str, milliseconds: int) -> None:
+        """Keep a text for so long, in place of an earlier one."""
+        self._link.put(self._link.key(self._kind, name), text, milliseconds)
+
+    def get(self, name: str) -> str | None:
+        """The text; None where there is none, or no longer."""
+        return self._link.get(self._link.key(self._kind, name))
+
+    def drop(self, name: str) -> bool:
+        """Forget a text; False if there was none."""
+        return self._link.drop(self._link.key(self._kind, name))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._link.close()

@@ -415,7 +415,7 @@ OTHERS = [*(name for name in DETECTORS if name != "repeated_call"), "repeated_ca
 ALONE = {"detectors": {name: {"enabled": False} for name in OTHERS}}
 
 
-def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> int:  # noqa: C901  # the prose, rule by rule
+def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> int:  # the prose, rule by rule
     """The streak of a call of the last round, worked out from the prose alone.
 
     An identity's streak is the number of its tool's rounds in a row that contain it. An outcome that differs from the

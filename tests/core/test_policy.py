@@ -154,7 +154,7 @@ def test_an_unknown_key_suggests_the_one_that_was_meant(written: dict[str, Any],
 
 def test_an_unknown_key_like_no_other_lists_what_there_is() -> None:
     assert error_of(limits={"zzz": 1}).endswith(
-        "limits.zzz = 1: unknown key; there are: turns, cost, tokens, seconds, tool_calls"
+        "limits.zzz = 1: unknown key; there are: turns, cost, tokens, seconds, tool_calls, reserve, unpriced"
     )
 
 
@@ -267,7 +267,9 @@ def test_what_is_written_beats_the_preset_key_by_key() -> None:
 
 def test_an_unknown_preset_suggests_the_nearest() -> None:
     assert "did you mean 'openrouter'?" in error_of(preset="open-router")
-    assert "there is no such preset; available: default, openrouter, dsh, patient, strict, observe" in error_of(preset=["observe"])
+    assert "there is no such preset; available: default, openrouter, dsh, patient, strict, observe" in error_of(
+        preset=["observe"]
+    )
 
 
 def test_a_wrong_preset_does_not_hide_other_problems() -> None:
@@ -471,7 +473,13 @@ def test_the_policy_imports_no_agent_sdk() -> None:
         ({"tools": {"a": {"loop_key": False, "normalize": ["nfkc"]}}}, ["tools.a.normalize: no effect"]),
         ({"tools": {"a": {"traits": ["reads"]}}}, []),
         ({"text": {}}, []),
-        ({"key": {"name": "a"}}, ["key: not in this release: no effect"]),
+        ({"key": {"name": "a"}}, []),
+        ({"key": {"name": "a", "reset": "daily"}}, ["key.reset: no effect without key.limit"]),
+        ({"key": {"name": "a", "limit": 1, "reset": "daily"}}, []),
+        ({"limits": {"reserve": True}}, ["limits.reserve: no effect without limits.cost or limits.tokens"]),
+        ({"limits": {"reserve": True, "tokens": 9}}, []),
+        ({"limits": {"unpriced": "deny"}}, ["limits.unpriced: no effect without limits.cost or [key]"]),
+        ({"limits": {"unpriced": 3, "cost": 1}}, []),
         ({"key": None}, []),
         (
             {"privacy": {"fingerprint_key": "k", "plain_fingerprints": True}},

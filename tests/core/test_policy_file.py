@@ -99,15 +99,58 @@ def test_every_key_of_the_sample_loads(tmp_path: Path) -> None:
     assert policy.on_stop.how == "end"
     assert policy.key is not None
     assert (policy.key.name, policy.key.limit, policy.key.reset) == ("billing-agents", Decimal("25.0"), "monthly")
-    assert (policy.key.store, policy.key.on_store_error) == ("sqlite:///budget.db", "deny")
+    # A relative file lies beside the policy file, wherever the program runs.
+    assert (policy.key.store, policy.key.on_store_error) == (f"sqlite:///{tmp_path / 'budget.db'}", "deny")
 
 
-def test_the_sample_has_only_hazards_of_what_this_release_lacks(tmp_path: Path) -> None:
-    hazards = load_policy(written(tmp_path / "loopguard.toml", SAMPLE)).hazards()
-    assert hazards == [
-        f"{key}: not in this release: no effect"
-        for key in ("key",)
-    ]
+def test_the_sample_has_no_hazards(tmp_path: Path) -> None:
+    assert load_policy(written(tmp_path / "loopguard.toml", SAMPLE)).hazards() == []
+
+
+@pytest.mark.parametrize(
+    "store",
+    ["sqlite:////var/lib/budget.db", "sqlite:///~/budget.db", "sqlite:///:memory:", "redis://host/0", "memory://"],
+)
+def test_other_stores_stay_as_they_are_written(tmp_path: Path, store: str) -> None:
+    policy = load_policy(written(tmp_path / "loopguard.toml", f'[key]\nname = "a"\nstore = "{store}"\n'))
+    assert policy.key is not None
+    assert policy.key.store == store
+
+
+def test_a_relative_store_of_a_pyproject_lies_beside_it_too(tmp_path: Path) -> None:
+    text = '[tool.loopguard.key]\nname = "a"\nstore = "sqlite:///state/budget.db"\n'
+    policy = load_policy(written(tmp_path / "pyproject.toml", text))
+    assert policy.key is not None
+    assert policy.key.store == f"sqlite:///{tmp_path / 'state' / 'budget.db'}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[key]\nname = "a"\nstore = "postgres://u:hunter2@h/0"\n', "key.store: unknown kind of address"),
+        ('[key]\nname = "a"\nstore = "budget.db"\n', "key.store: no address; write sqlite:///FILE"),
+        ('[key]\nname = " a"\n', "key.name: a key's name must not begin or end with a space"),
+        (f'[key]\nname = "lg-{"x" * 43}"\n', "key.name: this is a key's secret; give the key's name"),
+        (
+            '[limits]\nunpriced = "free"\n',
+            'limits.unpriced = "free": must be "warn", "deny", or US dollars per million',
+        ),
+        ("[limits]\nunpriced = -1\n", "limits.unpriced = -1: must be"),
+        ("[limits]\nunpriced = true\n", "limits.unpriced = true: must be"),
+        ("[limits]\nreserve = 1\n", "limits.reserve = 1: must be true or false"),
+    ],
+)
+def test_what_cannot_be_used_of_money_is_said_without_secrets(tmp_path: Path, text: str, said: str) -> None:
+    error = error_of(written(tmp_path / "loopguard.toml", text))
+    assert said in error
+    assert "hunter2" not in error
+    assert "xxxxxxxx" not in error
+
+
+def test_a_price_is_taken_exactly_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "loopguard.toml"
+    assert load_policy(written(path, "[limits]\ncost = 1\nunpriced = 0.10\n")).limits.unpriced == Decimal("0.10")
+    assert load_policy(written(path, "[limits]\ncost = 1\nunpriced = 0\n")).limits.unpriced == 0
 
 
 def test_from_file_and_load_policy_read_the_same(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopguard_core import LoopGuardError
+from loopguard_core._dollars import dollars_text
 from loopguard_core.keys import LedgerValueError, open_ledger
-from loopguard_core.keys._amounts import MAX_DOLLARS, dollars_text, to_dollars, to_nano
+from loopguard_core.keys._amounts import MAX_DOLLARS, to_dollars, to_nano
 
 amounts = st.decimals(min_value=0, max_value=MAX_DOLLARS, allow_nan=False, allow_infinity=False)
 

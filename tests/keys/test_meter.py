@@ -76,11 +76,13 @@ def test_unknown_costs_can_be_denied_or_priced(ledger: Ledger) -> None:
     assert denying.before("my-model") is None  # the provider may report what it costs
     denying.after("my-model", Usage(10, 10))
     assert "the policy denies" in (denying.before("my-model") or "")
-    priced = Meter(ledger, ["k"], unpriced=Decimal("0.6"))
-    assert priced.before("my-model") is None
+    priced = Meter(ledger, ["k"], unpriced=Decimal(3000))  # dollars a million tokens
+    assert priced.before("my-model", 100, 100) is None
     assert ledger.status("k").reserved == Decimal("0.6")
-    assert priced.after("my-model", Usage(10, 10)) == Decimal("0.6")
+    assert priced.after("my-model", Usage(100, 100)) == Decimal("0.6")
     assert "limit is reached" in (priced.before("my-model") or "")
+    assert priced.after("my-model", Usage(total_tokens=10)) == Decimal("0.03")
+    assert priced.after("my-model", Usage()) is None
 
 
 def test_a_stream_renews_its_reservation(ledger: Ledger, clock: Clock) -> None:
@@ -160,7 +162,7 @@ def test_the_end_of_a_run_settles_what_is_owed(locked: Locked, caplog: pytest.Lo
     meter.after(None, COST)
     meter.close()
     unlock()
-    assert '$0.30 of a finished run could not be counted on "k"' in caplog.text
+    assert '$0.30 could not be counted on "k", and the run is over' in caplog.text
 
 
 async def test_the_same_for_event_loops(ledger: Ledger) -> None:

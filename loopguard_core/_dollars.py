@@ -1,0 +1,11 @@
+"""Amounts of money for people."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+
+def dollars_text(amount: Decimal) -> str:
+    """An amount in US dollars: at least two decimals, no zeros after those."""
+    whole, _, decimals = f"{amount:f}".partition(".")
+    return f"${whole}.{decimals.rstrip('0').ljust(2, '0')}"

@@ -1,0 +1,331 @@
+"""Which outputs are failures, where they come from, and whether two are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loopguard_core._failed import judge_error
+from loopguard_core._failures import TRANSIENT, Failure, classify, counts_of, root_of, words_of
+
+FAILED: list[Any] = [
+    "Error: x",
+    "error: x",
+    "ERROR x",
+    "[ERROR] x",
+    "Exception: x",
+    "fatal error: x",
+    "Tool error: x",
+    "TimeoutError: x",
+    "requests.exceptions.ConnectionError(x)",
+    "  Error: leading space",
+    "Traceback (most recent call last):\n  File",
+    "Error",
+    "failed: x",
+    "Failure: x",
+    "fatal: not a git repository",
+    "denied: x",
+    "错误: x",
+    "エラー：x",
+    "HTTP 500",
+    "HTTP/1.1 404 Not Found",
+    "404 Not Found",
+    "503 Service Unavailable",
+    "could not open x",
+    "Couldn't find it",
+    "cannot read x",
+    "unable to connect",
+    "failed to fetch",
+    "permission denied",
+    "Access denied",
+    "no such file or directory",
+    "command not found",
+    "connection refused",
+    "operation not permitted",
+    "request timed out",
+    "rate limit exceeded",
+    "too many requests",
+    "unknown tool x",
+    "unauthorized",
+    "curl: (6) Could not resolve host: x",
+    "bash: line 1: cannot open x",
+    "net::ERR_NAME_NOT_RESOLVED",
+    "page.goto: net::ERR_X",
+    "EACCES: permission denied, open 'x'",
+    "ECONNREFUSED: connection refused",
+    "sudo: a password is required",
+    "f() missing 1 required positional argument: 'x'",
+    "f() got an unexpected keyword argument 'x'",
+    "cat: x: No such file or directory",
+    "bash: foo: command not found",
+    "cd: x: Not a directory",
+    "x is not a valid tool, try one of",
+    "1 validation error for Model",
+    ";; connection timed out; no servers could be reached",
+    "API error code: 5",
+    "db error: 5",
+    "getaddrinfo ENOTFOUND api.x.test",
+    "connect ECONNREFUSED 127.0.0.1:80",
+    "socket hang up",
+    {"error": "x"},
+    {"errors": ["x"]},
+    {"isError": True},
+    {"is_error": 1},
+    {"success": False},
+    {"ok": False},
+    {"status": "error"},
+    {"status": "FAILED"},
+    {"status": "failure"},
+    {"status": 500},
+    {"status_code": 404},
+    {"statusCode": 400},
+    {"exit_code": 1, "stderr": "x"},
+    {"returncode": 2, "stderr": "x", "stdout": ""},
+    '{"error": "x"}',
+    ' {"success": false}',
+    '{"status": 503}',
+    ValueError("x"),
+    KeyboardInterrupt(),
+    OSError(),
+    "building\n" * 5 + "error: could not compile",
+    "downloading\n" * 40 + "ERROR No matching distribution",
+]
+FINE: list[Any] = [
+    "",
+    " ",
+    "ok",
+    "no error: all is well",
+    "no errors found",
+    "zero errors",
+    "0 errors",
+    "8 failed, 2 passed",
+    "Errors: 0 found here",
+    "the error was fixed",
+    "An error-free day",
+    "connect every one of them",
+    "socket hangs",
+    "errorless",
+    "Erroneous",
+    "without error: x",
+    "5000 rows",
+    "404",
+    "500 rows updated",
+    "404 files changed",
+    "450 items",
+    "successfully failed over",
+    "failover done",
+    "I cannot say",
+    "It could not be better",
+    "See the exception list",
+    "Failed tests: none",
+    "exceptional",
+    "can",
+    "not found in cache, fetched",
+    "rate limits are documented here",
+    {"error": None},
+    {"error": ""},
+    {"errors": []},
+    {"isError": False},
+    {"success": True},
+    {"ok": True},
+    {"ok": None},
+    {"success": 0},
+    {"status": "ok"},
+    {"status": 200},
+    {"status": 399},
+    {"status": True},
+    {"status": "500"},
+    {"status_code": "404"},
+    {"exit_code": 1},
+    {"exit_code": 1, "stdout": "x", "stderr": "y"},
+    {"exit_code": 0, "stderr": "warning"},
+    {"exit_code": "1"},
+    {},
+    [],
+    None,
+    5,
+    0,
+    False,
+    [{"error": "x"}],
+    '[{"error": "x"}]',
+    '{"error": "x"',
+    '{"error": null}',
+    "{" * 50_000,
+    b"Error: x",
+    {"result": {"error": "x"}},
+    object(),
+]
+
+
+def _name(value: Any) -> str:
+    return repr(value)[:40]
+
+
+@pytest.mark.parametrize("output", FAILED, ids=_name)
+def test_a_failure(output: Any) -> None:
+    assert judge_error(output) is True
+
+
+@pytest.mark.parametrize("output", FINE, ids=_name)
+def test_no_failure(output: Any) -> None:
+    assert judge_error(output) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("429 Too Many Requests", "rate"),
+        ("Rate limit reached for gpt", "rate"),
+        ("RESOURCE_EXHAUSTED: quota", "rate"),
+        ("HTTP 429", "rate"),
+        ("401 Unauthorized", "auth"),
+        ("status: 403", "auth"),
+        ("HTTP/1.1 401", "auth"),
+        ("invalid api key provided", "auth"),
+        ("EACCES: permission denied", "auth"),
+        ("sudo: a password is required", "auth"),
+        ("No space left on device", "resource"),
+        ("OSError: [Errno 24] Too many open files", "resource"),
+        ("Read timed out.", "timeout"),
+        ("context deadline exceeded", "timeout"),
+        ("HTTP 504", "timeout"),
+        ("ETIMEDOUT", "timeout"),
+        ("getaddrinfo ENOTFOUND api.x.test", "network"),
+        ("curl: (6) Could not resolve host: x", "network"),
+        ("connect ECONNREFUSED 127.0.0.1:80", "network"),
+        ("dial tcp: lookup x: no such host", "network"),
+        ("socket hang up", "network"),
+        ("net::ERR_INTERNET_DISCONNECTED", "network"),
+        ("503 Service Unavailable", "unavailable"),
+        ("502 Bad Gateway", "unavailable"),
+        ("HTTP 500", "unavailable"),
+        ("overloaded_error", "unavailable"),
+        ("sqlite3.OperationalError: database is locked", "unavailable"),
+        ("1 validation error for Order", "validation"),
+        ("TypeError: f() missing 1 required positional argument: 'x'", "validation"),
+        ("Unknown tool: foo", "validation"),
+        ("status 422", "validation"),
+        ("amount must be a number", "validation"),
+        ("SyntaxError: invalid syntax", "validation"),
+        ("404 Not Found", "not_found"),
+        ("No such file or directory: 'x'", "not_found"),
+        ("user does not exist", "not_found"),
+        ("ENOENT", "not_found"),
+        ("文件不存在", "not_found"),
+        ("权限不足", "auth"),
+        ("something odd happened", "other"),
+        ("", "other"),
+        ("read 429 rows", "other"),
+        ("order 404 was odd", "other"),
+        ("page 500 is blank", "other"),
+    ],
+)
+def test_the_root(text: str, root: str) -> None:
+    assert root_of(text) == root
+
+
+def test_which_roots_may_pass() -> None:
+    assert set(TRANSIENT) == {"rate", "timeout", "network", "unavailable"}
+    assert classify("HTTP 429", "HTTP 429").transient
+    assert not classify("HTTP 401", "HTTP 401").transient
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("8 failed", (8,)),
+        ("3 failed, 1 error in 5s", (3, 1)),
+        ("Found 12 errors", (12,)),
+        ("errors: 3", (3,)),
+        ("2 type errors", (2,)),
+        ("5 issues remaining", (5,)),
+        ("all good", ()),
+        ("1 error " * 20, (1,) * 8),
+    ],
+)
+def test_how_much_is_wrong(text: str, counts: tuple[int, ...]) -> None:
+    assert counts_of(text) == counts
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "better"),
+    [
+        ((8,), (9,), True),
+        ((9,), (9,), False),
+        ((10,), (9,), False),
+        ((3, 1), (4, 1), True),
+        ((3, 2), (4, 1), False),
+        ((0,), (1,), True),
+        ((), (9,), False),
+        ((9,), (), False),
+    ],
+)
+def test_a_falling_count_is_progress(now: tuple[int, ...], before: tuple[int, ...], better: bool) -> None:
+    assert Failure("other", "x", now).better_than(Failure("other", "x", before)) is better
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike", "same"),
+    [
+        ("file 'a.txt' is odd", "file 'b.txt' is odd", True, True),
+        ("row 5 is odd", "row 6 is odd", True, True),
+        ("/a/b.py is odd", "/c/d.py is odd", True, True),
+        ("it is odd", "it is even", False, False),
+        ("ENOTFOUND", "Could not resolve host", True, False),
+        ("404 Not Found", "no such file", True, False),
+        ("8 failed oddly", "7 failed oddly", True, False),
+        ("401 Unauthorized", "404 Not Found", False, False),
+    ],
+)
+def test_two_failures_that_are_alike(one: str, other: str, alike: bool, same: bool) -> None:
+    first, second = classify(one, one), classify(other, other)
+    assert first.like(second) is alike
+    assert second.like(first) is alike
+    assert first.same_as(second) is same
+
+
+def test_naming_the_arguments_makes_no_failure_a_new_one() -> None:
+    first = classify("cannot move alpha to beta", "cannot move alpha to beta", ["alpha", "beta"])
+    second = classify("cannot move gamma to delta", "cannot move gamma to delta", ["gamma", "delta"])
+    assert first.same_as(second)
+    assert not first.same_as(classify("cannot move gamma to delta", "cannot move gamma to delta"))
+
+
+def test_a_failure_is_saved_whole_and_nothing_else_is_taken_up() -> None:
+    failure = classify("3 failed, HTTP 503", "3 failed, HTTP 503")
+    assert Failure.restored(failure.save()) == failure
+    for state in (
+        None,
+        5,
+        [],
+        ["rate"],
+        ["nope", "x", []],
+        ["rate", "x" * 41, []],
+        ["rate", "x", [-1]],
+        ["rate", 5, []],
+        ["rate", "x", 5],
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            Failure.restored(state)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("read", {"path": "a.txt"}, ["a.txt", "read"]),
+        ("ls", {"n": 12, "deep": {"x": ["yy", 1.5]}}, ["1.5", "12", "yy"]),
+        ("t", {"flag": True, "none": None, "a": "b"}, []),
+        ("t", "text", ["text"]),
+        ("t", {"a": "x" * 201}, []),
+        ("tool", None, ["tool"]),
+    ],
+)
+def test_words_a_result_may_echo(tool: str, arguments: Any, words: list[str]) -> None:
+    found = words_of(tool, arguments)
+    assert sorted(found) == sorted(words)
+    assert list(found) == sorted(found, key=len, reverse=True)
+
+
+def test_words_are_bounded() -> None:
+    assert len(words_of("tool", {str(n): f"value {n}" for n in range(1000)})) <= 32
