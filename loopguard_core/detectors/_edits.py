@@ -18,6 +18,8 @@ MAX_EDITS = 32
 MAX_FILES = 8
 """Files whose rewrites are counted."""
 
+_MAX_PENDING = 16  # edits of one round
+
 _OLD = ("old_string", "old_str", "old_text", "old", "search", "find", "before", "original", "from", "o", "pattern")
 _NEW = ("new_string", "new_str", "new_text", "new", "replace", "replacement", "after", "updated", "to", "with", "n")
 _CONTENT = ("content", "contents", "file_text", "text", "body", "data", "code", "source")
@@ -61,10 +63,13 @@ class Edits:
         self._undone: OrderedDict[str, _Count] = OrderedDict()
         self._written: OrderedDict[str, _Count] = OrderedDict()
         self._pending: dict[str, tuple[str, str]] = {}
+        self._number = 0
 
     def begin(self, call: ObservedCall, arguments: dict[Any, Any], number: int) -> Finding | None:
         """Count what a mutating call is about to do; None if it is neither an undo nor a rewrite."""
-        self._pending.pop(call.identity, None)
+        if number != self._number:
+            self._pending.clear()  # what had no result by now has none
+            self._number = number
         old, new = _value(arguments, _OLD), _value(arguments, _NEW)
         if old is not None and new is not None and old != new:
             return self._edit(call, arguments, _hash(old), _hash(new), number)
@@ -76,9 +81,8 @@ class Edits:
     def _edit(self, call: ObservedCall, arguments: dict[Any, Any], old: str, new: str, number: int) -> Finding | None:
         rest = {key: value for key, value in arguments.items() if key not in (*_OLD, *_NEW) and key not in _BESIDE}
         file = _hash(canonical_json(rest))
-        self._pending[call.identity] = (f"{file}{old}{new}", file)
-        if len(self._pending) > MAX_EDITS:
-            self._pending.clear()
+        if len(self._pending) < _MAX_PENDING:
+            self._pending[call.identity] = (f"{file}{old}{new}", file)
         if f"{file}{new}{old}" not in self._edits:
             return None
         undone = self._undone.get(file)
@@ -129,7 +133,8 @@ class Edits:
             [[key, c.content, c.times, c.since, c.last, c.news, c.size] for key, c in table.items()]
             for table in (self._undone, self._written)
         ]
-        return [list(self._edits.items()), tables]
+        pending = [[identity, *edit] for identity, edit in self._pending.items()]
+        return [list(self._edits.items()), tables, pending, self._number]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -138,7 +143,12 @@ class Edits:
             ValueError: Not such a state.
             TypeError: Not such a state.
         """
-        edits, tables = state
+        edits, tables, pending, number = state
+        self._number = count(number)
+        self._pending = {
+            short_text(identity): (short_text(edit, 64), short_text(file))
+            for identity, edit, file in pending[:_MAX_PENDING]
+        }
         self._edits = OrderedDict((short_text(edit, 64), short_text(file)) for edit, file in edits[-MAX_EDITS:])
         self._undone, self._written = (
             OrderedDict(

@@ -1,0 +1,212 @@
+"""Repeated messages: the model says the same again, or says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripted_rounds import Run, first_at, only
+
+from loopguard_core import Policy
+from loopguard_core._history import History
+from loopguard_core.detectors.repeated_message import RepeatedMessage
+
+MESSAGE = only("repeated_message")
+BOTH = pytest.mark.parametrize("resumed", [False, True])
+
+
+class Talk(Run):
+    """Says messages, with or without calls."""
+
+    def say(self, text: str | None, reason: str | None = "stop", channel: Any = "content", cut: int = 0) -> str | None:
+        """The action of a message; `text` None if nothing of it was passed on."""
+        self._resume()
+        if text is not None:
+            for place in range(0, len(text) or 1, cut or len(text) or 1):
+                self.session.feed_text(text[place : place + (cut or len(text))], channel)
+        verdict = self.session.end_message(reason)
+        return None if verdict is None else verdict.action.value
+
+
+@BOTH
+def test_the_default_ladder_without_calls(resumed: bool) -> None:
+    """2 observe, 3 steer, never block, 5 stop."""
+    talk = Talk(MESSAGE, resumed=resumed)
+    found = [talk.say("I am done.") for _ in range(6)]
+    assert first_at(found) == {"observe": 2, "steer": 3, "stop": 5}
+    assert talk.session.verdict.streak == 5
+    assert talk.session.end().reason == "doom_loop"
+
+
+def test_the_default_ladder_with_differing_calls() -> None:
+    """3 observe, 5 steer, and nothing stronger; and only once the calls have brought nothing new for three rounds."""
+    talk = Talk(MESSAGE)
+    found = []
+    for number in range(12):
+        found.append(talk.say("Let me look at that.", "tool_calls"))
+        talk("look", {"n": number}, "nothing of note")
+    assert first_at(found) == {"steer": 6}
+
+
+@pytest.mark.parametrize(("streak", "action"), [(2, None), (3, "observe"), (4, "observe"), (5, "steer"), (50, "steer")])
+def test_the_figures_with_differing_calls(streak: int, action: str | None) -> None:
+    assert Policy().ladder_for("repeated_message", None, "with_calls").action(streak) == action
+
+
+@pytest.mark.xfail(reason="the words of a result that was saved before its round was closed are lost", strict=False)
+def test_with_differing_calls_after_a_resume() -> None:
+    talk = Talk(MESSAGE, resumed=True)
+    found = []
+    for number in range(12):
+        found.append(talk.say("Let me look at that.", "tool_calls"))
+        talk("look", {"n": number}, "nothing of note")
+    assert "steer" in first_at(found)
+
+
+def test_the_same_lead_in_before_calls_that_bring_news_is_a_habit() -> None:
+    talk = Talk(MESSAGE)
+    words = "amber birch cedar dahlia elder fern grape hazel iris juniper kale lemon".split()
+    found = []
+    for number, word in enumerate(words):
+        found.append(talk.say("Let me look at that.", "tool_calls"))
+        talk("read", {"n": number}, f"{word} {word[::-1]} {word * 2} grows here")
+    assert first_at(found) == {}
+
+
+@BOTH
+@pytest.mark.parametrize("nothing", ["", " ", "\n\t ", "\u3000"])
+def test_the_default_ladder_of_empty_responses(nothing: str, resumed: bool) -> None:
+    """2 observe, 3 steer, never block, 5 stop."""
+    talk = Talk(MESSAGE, resumed=resumed)
+    found = [talk.say(nothing) for _ in range(6)]
+    assert first_at(found) == {"observe": 2, "steer": 3, "stop": 5}
+
+
+def test_a_response_of_calls_alone_is_neither_empty_nor_a_repeat() -> None:
+    talk = Talk(MESSAGE)
+    found = []
+    for number in range(8):
+        found.append(talk.say("", "tool_calls" if number % 2 else "stop"))
+        talk("read", {"n": number}, f"text {number}")
+    assert first_at(found) == {}
+
+
+def test_a_surface_that_passes_no_text_on_tells_nothing() -> None:
+    talk = Talk(MESSAGE)
+    assert first_at([talk.say(None) for _ in range(8)]) == {}
+
+
+def test_an_empty_response_of_unknown_end_tells_nothing() -> None:
+    talk = Talk(MESSAGE)
+    assert first_at([talk.say("", None) for _ in range(8)]) == {}
+
+
+@pytest.mark.parametrize("cut", [1, 2, 7, 1000])
+def test_white_space_and_cuts_make_no_difference(cut: int) -> None:
+    talk = Talk(MESSAGE)
+    found = [talk.say(text, cut=cut) for text in ("I am done.", " I  am\ndone. ", "I\tam done.")]
+    assert first_at(found) == {"observe": 2, "steer": 3}
+
+
+def test_another_message_starts_afresh() -> None:
+    talk = Talk(MESSAGE)
+    found = [talk.say(text) for text in ("a", "a", "b", "a", "a", "A")]
+    assert found == [None, "observe", None, None, "observe", None]
+
+
+def test_how_it_reasons_does_not_count() -> None:
+    talk = Talk(MESSAGE)
+    found = []
+    for number in range(6):
+        talk.session.feed_text("I wonder.", "reasoning")
+        found.append(talk.say(f"Answer {number}"))
+    assert first_at(found) == {}
+
+
+@pytest.mark.xfail(reason="what was said hides that it was announced", strict=False)
+@BOTH
+def test_a_call_announced_and_never_made(resumed: bool) -> None:
+    """Seen at the next message: the provider said that calls follow, and none did."""
+    talk = Talk(MESSAGE, resumed=resumed)
+    found = [talk.say(f"I will now call tool {number}.", "tool_calls") for number in range(7)]
+    assert first_at(found) == {"observe": 3, "steer": 4, "stop": 6}
+
+
+def test_an_announced_call_that_is_made_is_none() -> None:
+    talk = Talk(MESSAGE)
+    found = []
+    for number in range(7):
+        found.append(talk.say(f"I will now call tool {number}.", "tool_calls"))
+        talk("read", {"n": number}, f"text {number}")
+    assert first_at(found) == {}
+
+
+@pytest.mark.parametrize("reason", ["repetition", "REPETITION", "loop_detected", "repetition_detected"])
+def test_a_providers_own_word_for_it(reason: str) -> None:
+    talk = Talk(MESSAGE)
+    assert talk.say("Once.", reason) == "steer"
+    assert talk.say(None, reason) == "steer"
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "end_turn", "content_filter", None, "", "no_repetition"])
+def test_any_other_reason_is_none(reason: str | None) -> None:
+    assert Talk(MESSAGE).say("Once.", reason) is None
+
+
+def test_while_a_user_speaks_it_is_no_proof() -> None:
+    """2 observe, 3 steer, and nothing stronger."""
+    talk = Talk(MESSAGE)
+    found = []
+    for _ in range(8):
+        found.append(talk.say("I cannot help with that."))
+        talk.session.user_turn()
+    assert first_at(found) == {"observe": 2, "steer": 3}
+
+
+def test_empty_responses_count_whoever_speaks() -> None:
+    talk = Talk(MESSAGE)
+    found = []
+    for _ in range(6):
+        found.append(talk.say(""))
+        talk.session.user_turn()
+    assert first_at(found) == {"observe": 2, "steer": 3, "stop": 5}
+
+
+def test_a_message_that_failed_is_written_anew() -> None:
+    talk = Talk(MESSAGE)
+    talk.say("I am done.")
+    talk.session.feed_text("I am done.")
+    talk.session.model_call_failed()
+    assert talk.say("Something else.") is None
+    assert talk.say("I am done.") is None
+
+
+def test_a_message_that_failed_leaves_nothing_behind() -> None:
+    talk = Talk(MESSAGE)
+    assert talk.say("I am done.") is None
+    talk.session.feed_text("I am")
+    talk.session.model_call_failed()
+    assert talk.say("I am done.") == "observe"
+
+
+def test_very_long_messages_are_compared_by_what_fits() -> None:
+    talk = Talk(MESSAGE)
+    long = "x" * 200_000
+    assert [talk.say(long), talk.say(long + "y")] == [None, "observe"]
+    assert len(str(talk.session.save())) < 32 * 1024
+
+
+def test_a_saved_state_that_is_none_is_not_taken_up() -> None:
+    good = RepeatedMessage(History()).save()
+    for state in (
+        None,
+        5,
+        [],
+        [1],
+        [[], *good[1:]],
+        [*good[:3], "x", *good[4:]],
+        [*good[:5], [-1]],
+        [*good[:1], 5, *good[2:]],
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            RepeatedMessage(History()).restore(state)

@@ -1,0 +1,402 @@
+"""Stagnation: calls that differ, and work that stands still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripted_rounds import Run, actions, first_at, only, shown
+
+from loopguard_core._ranges import range_of
+from loopguard_core._similar import gist, likeness
+
+STAGNATION = only("stagnation")
+BOTH = pytest.mark.parametrize("resumed", [False, True])
+LONG = "The same forty characters and more of a result."
+
+
+def kinds(found: list[Any]) -> set[str]:
+    """What was found, by the keys of the evidence."""
+    return {name for decision in found if decision.verdict for name in decision.verdict.evidence}
+
+
+class TestNearIdentical:
+    """2 observe, 3 steer, 4 block, 7 stop."""
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            [
+                {"query": q}
+                for q in (
+                    "red shoes",
+                    "Red Shoes",
+                    "red  shoes",
+                    "shoes, red",
+                    "RED shoes!",
+                    "red-shoes",
+                    "(red) shoes",
+                )
+            ],
+            [{"query": "x", "attempt": n} for n in range(7)],
+            [{"query": "x", "nonce": f"n{n}"} for n in range(7)],
+            [{"query": "x", "requestId": f"n{n}"} for n in range(7)],
+            [{"query": "x", "reason": f"because {n}"} for n in range(7)],
+            [{"command": "x --all", "description": f"look {n}"} for n in range(7)],
+        ],
+    )
+    def test_the_default_ladder(self, arguments: list[Any]) -> None:
+        run = Run(STAGNATION)
+        found = [run("lookup_stock", row, LONG) for row in arguments]
+        first = first_at(actions(found))
+        # That the first two are alike is only seen once their results are, unless a field says so.
+        assert {**first, "observe": 2} == {"observe": 2, "steer": 3, "block": 4, "stop": 7}
+        assert first.get("observe", 2) == 2
+        if "attempt" in arguments[0]:
+            assert first["observe"] == 2
+
+    def test_it_goes_on_after_a_resume(self) -> None:
+        run = Run(STAGNATION, resumed=True)
+        found = [run("lookup_stock", {"query": "x", "attempt": n}, LONG) for n in range(7)]
+        assert first_at(actions(found)) == {"observe": 2, "steer": 3, "block": 4, "stop": 7}
+
+    def test_a_result_that_changes_ends_it(self) -> None:
+        run = Run(STAGNATION)
+        found = [run("lookup_stock", {"query": "x", "attempt": n}, f"{LONG} {n * 31}") for n in range(9)]
+        assert "block" not in first_at(actions(found))
+
+    def test_really_different_arguments_end_it(self) -> None:
+        run = Run(STAGNATION)
+        for number in range(3):
+            run("lookup_stock", {"query": "x", "attempt": number}, LONG)
+        assert not run("lookup_stock", {"query": "quite another", "attempt": 4}, "Other words.").blocked
+        found = [run("lookup_stock", {"query": "x", "attempt": number}, LONG) for number in range(5, 9)]
+        assert first_at(actions(found)).get("block", 4) >= 4
+
+    def test_a_command_that_grows_by_repeating_itself(self) -> None:
+        run = Run(STAGNATION)
+        found = [run("bash", {"command": " && ".join(["cat a.txt"] * (n + 1))}, LONG) for n in range(9)]
+        assert set(first_at(actions(found))) >= {"observe", "steer", "block"}
+
+    def test_work_in_between_that_changed_the_world_ends_it(self) -> None:
+        run = Run(STAGNATION)
+        found = []
+        for number in range(4):
+            found.append(run("run_tests", {"attempt": number, "path": "x"}, LONG))
+            run("write_file", {"path": f"f{number}", "content": f"line {number}"}, f"wrote {number * 7} bytes more")
+        assert set(first_at(actions(found))) <= {"observe"}
+
+
+@pytest.mark.xfail(reason="a row that begins does not ask whether the world was changed since", strict=False)
+@pytest.mark.parametrize("named", [True, False], ids=["near", "same result"])
+def test_the_same_result_after_each_of_several_edits_is_work(named: bool) -> None:
+    run = Run(STAGNATION)
+    found = []
+    for number in range(8):
+        found.append(run("run_tests", {"attempt": number} if named else {"only": f"test {number * 31}"}, LONG))
+        run("write_file", {"path": f"f{number}", "content": f"line {number}"}, f"wrote {number * 7} bytes more")
+    assert first_at(actions(found)) == {}
+
+
+@BOTH
+def test_one_message_sent_again_in_new_words(resumed: bool) -> None:
+    """Rephrased: 2 observe, 3 steer, and nothing stronger; after a resume its words are no longer there."""
+    texts = [
+        "Dear Ann, your order 5 was delayed by the storm and will arrive on Friday.",
+        "Hello Ann, order 5 was delayed by the storm; it will arrive on Friday!",
+        "Hi Ann, unfortunately the storm delayed your order 5, it will arrive on Friday.",
+        "Ann, sorry: your order 5 was delayed by a storm and will arrive Friday.",
+        "Dear Ann, because of the storm order 5 was delayed. Arrive date: Friday.",
+    ]
+    run = Run(STAGNATION, resumed=resumed)
+    found = [run("send_email", {"to": "ann@x.test", "body": text}, "sent") for text in texts]
+    assert first_at(actions(found)).get("steer", 3) == 3
+    assert set(first_at(actions(found))) <= (set() if resumed else {"observe", "steer"})
+    assert resumed or "steer" in first_at(actions(found))
+
+
+class TestSameResult:
+    """3 observe, 5 steer."""
+
+    @BOTH
+    def test_the_default_ladder(self, resumed: bool) -> None:
+        """The third result in a row is seen at the request after it."""
+        run = Run(STAGNATION, resumed=resumed)
+        found = [
+            run("get_report", {"region": word}, LONG)
+            for word in ("north", "south", "east", "west", "centre", "abroad", "sea")
+        ]
+        assert first_at(actions(found)) == {"observe": 4, "steer": 6}
+
+    @pytest.mark.parametrize(
+        "result", ["[]", "", "not found", "0 results", "No matches found.", "null", "true", "done", "{}", "5"]
+    )
+    def test_empty_and_short_answers_are_no_evidence(self, result: str) -> None:
+        run = Run(STAGNATION)
+        assert first_at(actions([run("get_report", {"region": f"region {n * 31}"}, result) for n in range(10)])) == {}
+
+    def test_acknowledgements_of_a_mutation_are_none(self) -> None:
+        run = Run(STAGNATION)
+        found = [
+            run("create_row", {"name": f"name {n * 31}"}, "The row was created and saved to the table.")
+            for n in range(10)
+        ]
+        assert first_at(actions(found)) == {}
+
+    def test_another_result_ends_it(self) -> None:
+        run = Run(STAGNATION)
+        for number in range(3):
+            run("get_report", {"region": f"r{number * 31}"}, LONG)
+        run("get_report", {"region": "other"}, "Something else altogether was reported here.")
+        assert run("get_report", {"region": "third"}, LONG).verdict is None
+
+
+@BOTH
+def test_rounds_that_bring_nothing_new(resumed: bool) -> None:
+    """12 observe, 20 steer: rounds without any news, waiting left out."""
+    run = Run(STAGNATION, resumed=resumed)
+    run.news()
+    found = [run(f"find_{n % 5}", {"n": n}, "not found") for n in range(24)]
+    assert first_at(actions(found)) == {"observe": 13, "steer": 21}
+    assert shown(found[12]) == ("stagnation", "observe", 12)
+
+
+def test_waiting_is_no_stagnation() -> None:
+    run = Run(STAGNATION)
+    run.news()
+    found = []
+    for number in range(30):
+        found.append(run(f"find_{number % 5}", {"n": number}, "not found"))
+        run("sleep", {"seconds": 5}, "slept")
+    assert first_at(actions(found)) == {}
+
+
+class TestPages:
+    """3 observe, 6 steer: pages in a row that had been read before."""
+
+    @BOTH
+    @pytest.mark.parametrize(
+        "page",
+        [
+            lambda n: {"path": "a", "offset": n * 100, "limit": 100},
+            lambda n: {"path": "a", "start_line": n * 100 + 1, "end_line": n * 100 + 100},
+            lambda n: {"path": "a", "page": n},
+            lambda n: {"path": "a", "view_range": [n * 50 + 1, n * 50 + 50]},
+            lambda n: {"path": "a", "offset": n * 100},
+        ],
+    )
+    def test_the_default_ladder(self, page: Any, resumed: bool) -> None:
+        run = Run(STAGNATION, resumed=resumed)
+        found = [run("read_file", page(n % 5), f"page {n % 5} of the file, with words") for n in range(12)]
+        assert [decision.verdict is not None for decision in found[:7]] == [False] * 7
+        pages = [d.action.value if d.verdict and "pages" in d.verdict.evidence else None for d in found]
+        assert first_at(pages) == {"observe": 8, "steer": 11}
+
+    def test_a_new_page_starts_afresh(self) -> None:
+        run = Run(STAGNATION)
+        for number in [0, 1, 2, 0, 1, 3]:
+            run("read_file", {"path": "a", "page": number}, f"page {number}: " + LONG)
+        assert [run("read_file", {"path": "a", "page": n}, f"page {n}: " + LONG).verdict for n in (0, 1)] == [
+            None,
+            None,
+        ]
+
+    def test_another_file_is_another_thing(self) -> None:
+        run = Run(STAGNATION)
+        found = [run("read_file", {"path": f"f{n}", "page": 1}, f"{n}: " + LONG) for n in range(12)]
+        assert first_at(actions(found)) == {}
+
+    def test_a_closer_look_is_no_second_sweep(self) -> None:
+        run = Run(STAGNATION)
+        run("read_file", {"path": "a", "start_line": 1, "end_line": 1000}, LONG)
+        found = [
+            run(
+                "read_file",
+                {"path": "a", "start_line": 10 + n, "end_line": 400 >> (2 * n)},
+                f"{n}: {LONG}",
+            )
+            for n in range(4)
+        ]
+        assert first_at(actions(found)) == {}
+
+    def test_an_edit_in_between_starts_afresh(self) -> None:
+        run = Run(STAGNATION)
+        found = []
+        for number in range(8):
+            found.append(run("read_file", {"path": "a", "page": 1}, LONG))
+            run(
+                "edit_file",
+                {"path": "a", "old_string": f"line {number}", "new_string": "x"},
+                f"edited line {number * 7}",
+            )
+        assert first_at(actions(found)) == {}
+
+    @pytest.mark.parametrize(
+        ("arguments", "page"),
+        [
+            ({"offset": 10, "limit": 5}, (10, 15)),
+            ({"offset": "10", "limit": "5"}, (10, 15)),
+            ({"offset": 0}, (0, 100)),
+            ({"start": 3, "end": 9}, (3, 10)),
+            ({"start": 9, "end": 3}, None),
+            ({"view_range": [1, 5]}, (1, 6)),
+            ({"view_range": [1, -1]}, None),
+            ({"page": 3}, (3, 4)),
+            ({"page": -1}, None),
+            ({"page": True}, None),
+            ({"page": 1 << 50}, None),
+            ({"page": "x"}, None),
+            ({"page": "１"}, None),
+            ({"offset": [1], "limit": {}}, None),
+            ({"from": "Berlin", "to": "Paris"}, None),
+            ({"skip": 5}, None),
+            ({"skip": 5, "take": 5}, (5, 10)),
+            ({"start_index": 5, "max_length": 10}, (5, 15)),
+            ({"view_range": [1]}, None),
+        ],
+    )
+    def test_which_page_is_asked_for(self, arguments: dict[str, Any], page: Any) -> None:
+        assert range_of(arguments) == page
+
+
+class TestUndo:
+    """2 observe, 3 steer, 4 block: edits that take back an earlier one."""
+
+    @BOTH
+    def test_the_default_ladder(self, resumed: bool) -> None:
+        run = Run(STAGNATION, resumed=resumed)
+        found = []
+        for number in range(9):
+            old, new = ("a = 1", "a = 2") if number % 2 == 0 else ("a = 2", "a = 1")
+            found.append(run("edit_file", {"path": "a.py", "old_string": old, "new_string": new}, f"edited, {number}"))
+        undone = [d.action.value if d.verdict and "undone" in d.verdict.evidence else None for d in found]
+        # The second edit takes the first back; the third takes back the second; one is no habit.
+        assert first_at(undone) == {"observe": 3, "steer": 4, "block": 5}
+
+    def test_a_failed_edit_was_none(self) -> None:
+        run = Run(STAGNATION)
+        run("edit_file", {"path": "a.py", "old_string": "a", "new_string": "b"}, "Error: not found")
+        found = [run("edit_file", {"path": "a.py", "old_string": "b", "new_string": "a"}, "edited") for _ in range(1)]
+        assert first_at(actions(found)) == {}
+
+    def test_other_files_are_apart(self) -> None:
+        run = Run(STAGNATION)
+        found = []
+        for number in range(8):
+            old, new = ("a", "b") if number % 2 == 0 else ("b", "a")
+            found.append(
+                run("edit_file", {"path": f"f{number}.py", "old_string": old, "new_string": new}, f"edited {number}")
+            )
+        assert first_at(actions(found)) == {}
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [("old_str", "new_str"), ("search", "replace"), ("old_text", "new_text"), ("find", "replacement")],
+    )
+    def test_whatever_the_fields_are_called(self, old: str, new: str) -> None:
+        run = Run(STAGNATION)
+        found = [
+            run("edit_file", {"path": "a.py", old: "ab"[n % 2], new: "ba"[n % 2]}, f"edited, {n}") for n in range(5)
+        ]
+        assert "block" in first_at(actions(found))
+
+
+class TestRewrites:
+    """6 observe, 8 steer: whole files written again, nothing that was read in between having changed."""
+
+    @BOTH
+    def test_the_default_ladder(self, resumed: bool) -> None:
+        run = Run(STAGNATION, resumed=resumed)
+        found = [
+            run("write_file", {"path": "a.py", "content": f"{'xyz' * (9 - n)} version {n * 31}"}, "ok")
+            for n in range(10)
+        ]
+        rewrites = [d.action.value if d.verdict and "rewrites" in d.verdict.evidence else None for d in found]
+        assert first_at(rewrites) == {"observe": 6, "steer": 8}
+
+    def test_a_file_that_grows_is_progress(self) -> None:
+        run = Run(STAGNATION)
+        found = [run("write_file", {"path": "a.py", "content": "line\n" * (n + 1)}, "ok") for n in range(12)]
+        assert first_at(actions(found)) == {}
+
+    def test_what_was_read_since_and_had_changed_is_progress(self) -> None:
+        run = Run(STAGNATION)
+        found = []
+        for number in range(12):
+            found.append(run("write_file", {"path": "a.py", "content": f"{number * 31} {LONG}"}, "ok"))
+            run("run_tests", {}, f"{40 - number} failed")
+        assert first_at(actions(found)) == {}
+
+    def test_other_files_are_apart(self) -> None:
+        run = Run(STAGNATION)
+        found = [run("write_file", {"path": f"f{n}", "content": f"{n * 31} {LONG}"}, "ok") for n in range(12)]
+        assert first_at(actions(found)) == {}
+
+
+# -- how alike two calls are --------------------------------------------------------------------------------------
+
+NEAR = [
+    ({"q": "a b"}, {"q": "B, a!"}),
+    ({"q": "x", "attempt": 1}, {"q": "x", "attempt": 2}),
+    ({"q": "x"}, {"q": "x", "attempt": 2}),
+    ({"tags": ["a", "b"]}, {"tags": ["b", "a"]}),
+    ({"deep": {"q": "A b"}}, {"deep": {"q": "a-b"}}),
+    ("Some Text", "some text"),
+    ({"q": "x", "idempotency_key": "1"}, {"q": "x", "idempotency_key": "2"}),
+]
+DIFFERENT = [
+    ({"q": "a"}, {"q": "b"}),
+    ({"q": 1}, {"q": 2}),
+    ({"q": "a 1"}, {"q": "a 2"}),
+    ({"q": "+"}, {"q": "-"}),
+    ({"q": "a"}, {"p": "a"}),
+    ({"q": True}, {"q": 1.5}),
+    ({"attempt": 1}, {"attempt": 2}),
+    ({}, {"q": "a"}),
+    ({"q": ["a"]}, {"q": ["a", "b"]}),
+    ({"title": "a"}, {"title": "b"}),
+    (None, {"q": 1}),
+    (["a"], ["a", "b"]),
+    ({"q": "x" * 5000}, {"q": "X" * 5000}),
+]
+
+
+@pytest.mark.parametrize("mutates", [False, True])
+@pytest.mark.parametrize(("one", "other"), NEAR)
+def test_near(one: Any, other: Any, mutates: bool) -> None:
+    assert likeness(one, other, mutates=mutates) == "near"
+    assert likeness(other, one, mutates=mutates) == "near"
+
+
+@pytest.mark.parametrize("mutates", [False, True])
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_different(one: Any, other: Any, mutates: bool) -> None:
+    assert likeness(one, other, mutates=mutates) is None
+    assert likeness(other, one, mutates=mutates) is None
+
+
+def test_a_title_is_a_label_only_beside_a_deed() -> None:
+    one, other = {"title": "first look", "command": "ls"}, {"title": "second try", "command": "ls"}
+    assert likeness(one, other, mutates=False) == "near"
+    assert likeness(one, other, mutates=True) is None
+
+
+def test_grown() -> None:
+    assert likeness({"command": "ls"}, {"command": "ls && ls"}, mutates=False) == "grown"
+    assert likeness({"command": "a; b"}, {"command": "a; b; a"}, mutates=False) == "grown"
+    assert likeness({"command": "a;   b"}, {"command": "a && b\n b"}, mutates=False) == "grown"
+    assert likeness({"command": "a"}, {"command": "a; b"}, mutates=False) is None
+
+
+def test_rephrased_needs_the_same_numbers() -> None:
+    one = {"to": "a", "body": "Please pay invoice 12 before Friday, thank you."}
+    other = {"to": "a", "body": "Kindly pay the invoice 12 before Friday, thanks."}
+    third = {"to": "a", "body": "Kindly pay the invoice 13 before Friday, thanks."}
+    assert likeness(one, other, mutates=True) == "rephrased"
+    assert likeness(one, third, mutates=True) is None
+    assert likeness(one, other, mutates=False) is None
+
+
+@pytest.mark.parametrize(("one", "other"), [pair for pair in NEAR if pair[0] != {"tags": ["a", "b"]}])
+def test_the_hash_after_a_resume_agrees(one: Any, other: Any) -> None:
+    assert gist(one) == gist(other) or isinstance(one, str)
