@@ -328,7 +328,10 @@ class History:
         self.rounds.append((number, tuple(requests), news))
 
     def _hold(self, identity: str, result: Result) -> None:
-        if identity in self._held:
+        held = self._held.get(identity)
+        if held is result:
+            return
+        if held is not None:
             self._drop(identity)
         size = result.pack() if result.size > PLAIN else result.held
         if size > MAX_HELD // 2:

@@ -317,7 +317,7 @@ class _Several(Result):
     def __init__(self, parts: Sequence[Result]) -> None:
         super().__init__("", any(part.failed for part in parts), None)
         self._parts: Sequence[Result] = parts
-        self.digest = "+" + _hash("\n".join(sorted({part.digest for part in parts})))
+        self.digest = ("!+" if self.failed else "=+") + _hash("\n".join(sorted({part.digest for part in parts})))
         self.failure = parts[-1].failure
         self._text = None
 

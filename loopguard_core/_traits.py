@@ -60,6 +60,7 @@ _UI_WORDS = frozenset(
     focus mouse""".split()
 )
 _POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
+_READING_ENDS = frozenset("search read get list fetch lookup find query view show".split())
 _WAIT_WORDS = frozenset("sleep wait waits delay pause idle".split())
 _FACT_WORDS = frozenset(
     """status state progress info list count details history log logs results result output version health summary
@@ -179,7 +180,7 @@ def _plain(name: str) -> str:
 def _from_words(plain: str, words: list[str]) -> Nature:
     statement = bool({"sql", "query", "db", "database", "http", "request", "api", "fetch", "graphql"} & set(words))
     ui = bool(_UI_WORDS & set(words)) and not {"get", "list", "search", "find"} & set(words[:1])
-    starts = bool(_STARTING_WORDS & set(words[:2]))
+    starts = bool(_STARTING_WORDS & set(words[:2])) and words[0] not in _READ_WORDS
     polls = bool(words and (words[-1] in _POLL_WORDS or _POLL_WORDS & set(words[:1]))) or bool(_WAIT_UNTIL.match(plain))
     traits = _verb(words, ui=ui)
     if polls and "mutates" not in traits and not starts:
@@ -200,6 +201,8 @@ def _verb(words: list[str], *, ui: bool) -> Traits:
         words[0] in _MUTATION_WORDS and len(words) == 2 and words[0] in ("set", "update", "write", "save")
     ):
         return READS
+    if words[-1] in _READING_ENDS and words[0] not in _MUTATION_WORDS:
+        return READS  # `vector_store_search`, `memory_query`
     for word in words:
         if word in _READ_WORDS:
             return READS
@@ -235,8 +238,8 @@ def _of_command(command: str | None) -> Traits:
 def _of_statement(arguments: Any) -> Traits:
     if type(arguments) is not dict:
         return UNKNOWN
-    method = arguments.get("method") or arguments.get("http_method")
-    if isinstance(method, str):
+    method = next((arguments[key] for key in ("method", "http_method") if type(arguments.get(key)) is str), None)
+    if method is not None:
         return READS if method.upper() in ("GET", "HEAD", "OPTIONS") else MUTATES
     for key in ("query", "sql", "statement"):
         text = arguments.get(key)

@@ -35,7 +35,7 @@ MAX_HELD = 64 * 1024
 """Characters of a message that count; the rest of a longer one is left out."""
 
 _CALLS = frozenset({"tool_calls", "tool_use", "function_call", "tool_call"})
-_QUIET_ROUNDS = 3  # rounds without new words after which a repeated lead-in counts
+_QUIET_ROUNDS = 2  # rounds without new words after which a repeated lead-in counts
 _SPACE = re.compile(r"\s+")
 _WORD = re.compile(r"[^\W_]+")
 _NEW = 0.25  # share of words not seen before from which on a result is news; as in `rephrased_search`
@@ -126,7 +126,8 @@ class RepeatedMessage(Detector):
         found = self._announcement(announced)
         if not text:
             return found or (None if reason in _CALLS else self._nothing(called, sure=bool(reason)))
-        return self._said(xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass")), called) or found
+        said = self._said(xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass")), called)
+        return found if found is not None and (said is None or found.streak >= said.streak) else said
 
     def _announcement(self, announced: bool) -> Finding | None:
         if not announced:
@@ -176,7 +177,7 @@ class RepeatedMessage(Detector):
             text = None if call.outcome is None or call.outcome.result is None else call.outcome.result.text
             found.update(crc32(word.encode("utf-8", "surrogatepass")) for word in _words(text))
         if not found:
-            return
+            return  # nothing came back, or the text was let go of when the run was saved
         new = len(found - self._words)
         self._quiet = self._quiet + 1 if new < _NEW * len(found) else 0
         self._words = set(sorted(self._words | found)[:_MAX_WORDS])

@@ -123,6 +123,13 @@ class Stagnation(Detector):
             ]
         return findings
 
+    def _same_row(self, tool: str) -> _Row | None:
+        row = self._same.get(tool)
+        if row is not None and self._changed_since(tool, row.last):
+            del self._same[tool]
+            return None
+        return row
+
     def _several(self) -> bool:
         """Whether the last rounds asked for more than one thing: one alone is `repeated_call`'s."""
         return len({request[0] for _, requests, _ in list(self._history.rounds)[-4:] for request in requests}) > 1
@@ -135,7 +142,7 @@ class Stagnation(Detector):
         if row is not None and self._world_changed(call, row):
             self._drop(tool)
             row = None
-        same = self._same.get(tool)
+        same = self._same_row(tool)
         if same is not None and call.identity != last.identity:
             evidence = {"results": same.length, "since_round": same.since}
             findings.append(
@@ -152,7 +159,7 @@ class Stagnation(Detector):
             kind = self._likeness(call, last)
         else:
             return
-        if kind is None:
+        if kind is None or (row is None and self._changed_since(tool, last.number)):
             self._drop(tool)
             return
         if row is None:
@@ -172,10 +179,12 @@ class Stagnation(Detector):
 
     def _world_changed(self, call: ObservedCall, row: _Row) -> bool:
         """Whether something else was changed since; what the tool itself changes is what is being looked at."""
-        history = self._history
-        if history.epoch > row.last and history.epoch_tool != call.tool_key:
+        if self._changed_since(call.tool_key, row.last):
             return True
-        return "mutates" in call.traits and history.read_change > row.last
+        return "mutates" in call.traits and self._history.read_change > row.last
+
+    def _changed_since(self, tool: str, number: int) -> bool:
+        return self._history.epoch > number and self._history.epoch_tool != tool
 
     def _drop(self, tool: str) -> None:
         self._near.pop(tool, None)
@@ -246,6 +255,8 @@ class Stagnation(Detector):
         equal = result.digest == earlier.digest or _volatile(result, earlier) or _reordered(result, earlier)
         if row is not None and not equal and not _same(result, earlier):
             self._drop(tool)
+        elif self._changed_since(tool, before.number):
+            return
         elif row is None and equal and call.identity != before.identity and (kind := self._likeness(call, before)):
             length = 1 if kind == "grown" else 2
             self._near[tool] = _Row(length, before.number, self._history.number, varied=True, kind=kind)

@@ -431,7 +431,6 @@ def test_a_tool_by_its_name(name: str, trait: str) -> None:
     assert infer(name).traits == expected
 
 
-@pytest.mark.xfail(reason="a noun that is also a verb is taken for the verb", strict=False)
 @pytest.mark.parametrize(
     ("name", "traits"),
     [("vector_store_search", {"reads"}), ("get_build_status", {"reads", "polls"}), ("get_run", {"reads", "polls"})],

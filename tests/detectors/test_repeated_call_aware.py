@@ -328,14 +328,12 @@ class TestOutcomesOfOneRound:
         assert first_at(actions([run("read_log", {}, text) for text in texts])) == {"observe": 2, "block": 3}
 
 
-@pytest.mark.xfail(reason="the text of a result is let go of when the same one comes in again", strict=False)
 def test_equal_results_do_not_keep_the_next_from_being_masked() -> None:
     run = Run(only("repeated_call", ladder={"block": False, "stop": False}))
     texts = [f"at 2026-11-30T16:25:0{n}Z pid={n} idle, 3 rows" for n in (1, 1, 2, 2, 3)]
     assert [run("read_file", {"path": "a"}, text).streak for text in texts] == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.xfail(reason="that one of several results of a call failed is not saved", strict=False)
 def test_several_results_of_one_call_after_a_resume() -> None:
     """One of them failed with what may pass by itself."""
     told = []

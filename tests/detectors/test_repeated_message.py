@@ -39,13 +39,13 @@ def test_the_default_ladder_without_calls(resumed: bool) -> None:
 
 
 def test_the_default_ladder_with_differing_calls() -> None:
-    """3 observe, 5 steer, and nothing stronger; and only once the calls have brought nothing new for three rounds."""
+    """3 observe, 5 steer, and nothing stronger; and only once the calls have brought nothing new for two rounds."""
     talk = Talk(MESSAGE)
     found = []
     for number in range(12):
         found.append(talk.say("Let me look at that.", "tool_calls"))
         talk("look", {"n": number}, "nothing of note")
-    assert first_at(found) == {"steer": 6}
+    assert first_at(found) == {"steer": 5}
 
 
 @pytest.mark.parametrize(("streak", "action"), [(2, None), (3, "observe"), (4, "observe"), (5, "steer"), (50, "steer")])
@@ -123,7 +123,6 @@ def test_how_it_reasons_does_not_count() -> None:
     assert first_at(found) == {}
 
 
-@pytest.mark.xfail(reason="what was said hides that it was announced", strict=False)
 @BOTH
 def test_a_call_announced_and_never_made(resumed: bool) -> None:
     """Seen at the next message: the provider said that calls follow, and none did."""

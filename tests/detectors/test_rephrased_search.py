@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from loopguard_core import Action, Detector, Finding, LoopGuard, Policy, ToolCall, hookimpl
 from loopguard_core._outcome import Outcome
-from loopguard_core.detectors import ObservedCall
-from loopguard_core.detectors._retries import Retries
 from loopguard_core._search_query import MAX_KEYWORDS, is_search, keywords, read_search
 from loopguard_core._search_results import MAX_ENTRIES, overlap, result_signature
+from loopguard_core.detectors import ObservedCall
+from loopguard_core.detectors._retries import Retries
 from loopguard_core.detectors.rephrased_search import MAX_STREAMS, RephrasedSearch
 
 

@@ -87,7 +87,6 @@ class TestNearIdentical:
         assert set(first_at(actions(found))) <= {"observe"}
 
 
-@pytest.mark.xfail(reason="a row that begins does not ask whether the world was changed since", strict=False)
 @pytest.mark.parametrize("named", [True, False], ids=["near", "same result"])
 def test_the_same_result_after_each_of_several_edits_is_work(named: bool) -> None:
     run = Run(STAGNATION)
