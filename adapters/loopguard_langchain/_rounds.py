@@ -43,16 +43,33 @@ def refused_round(response: ModelResponse[Any], refused: dict[str, str]) -> list
     return messages
 
 
-def closing_message(stop: Stop, answer: AIMessage | None) -> AIMessage:
+def said(message: AIMessage | None) -> list[BaseMessage]:
+    """A message, unless it says nothing: an empty one is an error at some providers."""
+    return [] if message is None or not message.text else [message]
+
+
+def closing_messages(stop: Stop, written: AIMessage | None, answer: AIMessage | None) -> list[BaseMessage]:
+    """The end of the conversation.
+
+    Args:
+        stop: Why it ends.
+        written: What the model had written where its stream was cut, or what ended the run by being said again.
+        answer: The last answer the model gave, if it was asked for one.
+    """
     mark = {"loopguard": stop.as_dict()}
-    if answer is None or not answer.text:
-        return AIMessage(content=stop.message, response_metadata=mark)
-    return AIMessage(
-        content=answer.text,
-        response_metadata={**answer.response_metadata, **mark},
-        usage_metadata=answer.usage_metadata,
-        id=answer.id,
-    )
+    if answer is not None and answer.text:
+        closing = AIMessage(
+            content=answer.text,
+            response_metadata={**answer.response_metadata, **mark},
+            usage_metadata=answer.usage_metadata,
+            id=answer.id,
+        )
+        return [*said(written), closing]
+    if written is None:
+        return [AIMessage(content=stop.message, response_metadata=mark)]
+    text = f"{written.text}\n\n{stop.message}" if written.text else stop.message
+    metadata = {**written.response_metadata, **mark}
+    return [AIMessage(text, response_metadata=metadata, usage_metadata=written.usage_metadata, id=written.id)]
 
 
 def is_closed(messages: list[AnyMessage]) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from langchain_core.messages import BaseMessage
 
 from loopguard_core import LoopGuard, Session
 from loopguard_langchain._conversations import Conversation, Conversations
@@ -83,11 +85,19 @@ class ModelCall:
         conversation: What it belongs to.
         started: When it began.
         structured: True if its tool calls are only the shape of an answer: nothing runs them.
+        sent: The messages that were sent.
+        model: The model's name.
+        heard: Whether text of it was read while it was streamed.
+        received: What was streamed.
     """
 
     conversation: Conversation
     started: float
     structured: bool
+    sent: Sequence[BaseMessage] = ()
+    model: str | None = None
+    heard: bool = False
+    received: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

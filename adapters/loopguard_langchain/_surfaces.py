@@ -9,7 +9,7 @@ ADAPTER = "langchain"
 MIDDLEWARE = Surface(
     name="LoopGuardMiddleware",
     adapter=ADAPTER,
-    capabilities=frozenset({"observe", "steer", "escalate", "block", "stop"}),
+    capabilities=frozenset({"observe", "steer", "escalate", "block", "stop", "text"}),
 )
 
 CALLBACK = Surface(

@@ -21,7 +21,11 @@ from loopguard_langchain._surfaces import TOOL_CALL_WRAPPER
 MAX_RUNS = 2_000
 """Runs that are remembered; their ends are not seen, so those used longest ago go first."""
 
+MAX_AT_ONCE = 16
+"""Runs of one thread that are remembered: graphs with memories of their own may be given the same thread id."""
+
 Key = tuple[object, str]
+"""An invocation or a thread, and the place of the graph inside it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +34,8 @@ class ToolRun:
 
     Attributes:
         session: Its session.
+        key: The invocation it was last seen in.
+        thread: Its thread.
         control: LangGraph's object for the invocation, kept so that its address stays its own.
         user: What the user said last, as far as it can be told apart.
         calls: The running round: where its message is, and the ids of its calls.
@@ -40,6 +46,8 @@ class ToolRun:
     """
 
     session: Session
+    key: Key
+    thread: Key | None
     control: Any
     user: object
     calls: tuple[object, ...] | None = None
@@ -67,6 +75,7 @@ class ToolRuns:
         self._guard = guard
         self._lock = threading.Lock()
         self._runs: OrderedDict[Key, ToolRun] = OrderedDict()
+        self._threads: dict[Key, list[ToolRun]] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -86,17 +95,15 @@ class ToolRuns:
             return None
         metadata = config.get("metadata") or {}
         place = str(metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")[0]
-        key = (("thread", str(thread)) if thread is not None else id(control), place)
+        at = None if thread is None else (str(thread), place)
+        key = (at if control is None else id(control), place)
         with self._lock:
             run = self._runs.get(key)
-            if run is not None and run.control is not control and not _goes_on(run, messages, index):
-                run.session.end()
-                run = None
-            if run is None:
-                run = self._open(control, messages[:index], thread, metadata.get("lc_agent_name"))
-                self._keep(key, run)
-            else:
-                self._runs.move_to_end(key)
+            if run is None or run.thread != at:
+                run = self._of_thread(at, messages, index) or ToolRun(
+                    self._open(thread, metadata.get("lc_agent_name")), key, at, control, _user(messages[:index])
+                )
+            self._keep(run, key)
         with run.lock:
             if run.control is not control:
                 run.control = control
@@ -104,21 +111,45 @@ class ToolRuns:
             self._judge(run, messages, index)
         return run
 
-    def _open(self, control: object, before: Sequence[BaseMessage], thread: object, agent: str | None) -> ToolRun:
+    def _of_thread(self, thread: Key | None, messages: Sequence[BaseMessage], index: int) -> ToolRun | None:
+        """The run that another invocation of a thread goes on with. One whose conversation went on is over."""
+        known = [] if thread is None else self._threads.get(thread, [])
+        shown = [run for run in known if _shows(run, messages[: index + 1])]
+        found = next((run for run in shown if run.user == _user(messages[:index])), None)
+        for run in (*shown, *known[: len(known) - MAX_AT_ONCE + 1]):
+            if run is not found:
+                self._forget(run)
+                run.session.end()
+        return found
+
+    def _open(self, thread: object, agent: str | None) -> Session:
         outer = current_session()
-        session = self._guard.session(
+        return self._guard.session(
             parent=None if outer is None or outer.ended is not None else outer,
             agent=agent,
             surface=TOOL_CALL_WRAPPER,
             framework_run_id=None if thread is None else str(thread),
         )
-        return ToolRun(session, control, _user(before))
 
-    def _keep(self, key: Key, run: ToolRun) -> None:
+    def _keep(self, run: ToolRun, key: Key) -> None:
+        self._forget(run)
+        run.key = key
         self._runs[key] = run
+        if run.thread is not None:
+            self._threads.setdefault(run.thread, []).append(run)
         if len(self._runs) > MAX_RUNS:
-            _, oldest = self._runs.popitem(last=False)
+            oldest = next(iter(self._runs.values()))
+            self._forget(oldest)
             self._guard.discard(oldest.session.id)  # how it ended, if it did, nobody knows
+
+    def _forget(self, run: ToolRun) -> None:
+        if self._runs.get(run.key) is run:
+            del self._runs[run.key]
+        known = [] if run.thread is None else self._threads.get(run.thread, [])
+        if run in known:
+            known.remove(run)
+        if run.thread is not None and not known:
+            self._threads.pop(run.thread, None)
 
     def _judge(self, run: ToolRun, messages: Sequence[BaseMessage], index: int) -> None:
         message = messages[index]
@@ -194,12 +225,14 @@ def _user(messages: Sequence[BaseMessage]) -> object:
     return None if not said else (said[-1].id or len(said))
 
 
-def _goes_on(run: ToolRun, messages: Sequence[BaseMessage], index: int) -> bool:
-    """Whether another invocation goes on with a run: nothing new was said, and the last round is in its history."""
-    if _user(messages[:index]) != run.user:
+def _shows(run: ToolRun, messages: Sequence[BaseMessage]) -> bool:
+    """Whether a run's last round is in a history. Ids of calls are only as unique as the provider makes them."""
+    if run.calls is None:
         return False
-    wanted = set(() if run.calls is None else run.calls[2:])
+    message_id, wanted = run.calls[1], set(run.calls[2:])
     return any(
-        isinstance(message, AIMessage) and any(call["id"] in wanted for call in message.tool_calls)
-        for message in messages[: index + 1]
+        isinstance(message, AIMessage)
+        and any(call["id"] in wanted for call in message.tool_calls)
+        and (None in (message.id, message_id) or message.id == message_id)
+        for message in messages
     )

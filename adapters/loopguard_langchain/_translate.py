@@ -21,6 +21,17 @@ def calls_of(message: AIMessage) -> list[ToolCall]:
     return calls
 
 
+def annotate(calls: Iterable[ToolCall], tools: Iterable[Any]) -> None:
+    """Put down what MCP servers say of the tools that were asked for; `langchain-mcp-adapters` keeps it as metadata."""
+    known = {tool.name: tool.metadata for tool in tools if getattr(tool, "metadata", None)}
+    for call in calls if known else ():
+        hints = {hint: known[call.name].get(hint) for hint in _HINTS} if call.name in known else {}
+        call.annotations = {hint: value for hint, value in hints.items() if isinstance(value, bool)} or None
+
+
+_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint")
+
+
 def usage_of(message: BaseMessage) -> Usage:
     """Tokens and, where the provider's own usage block survived, its cost in dollars."""
     tokens: dict[str, Any] = dict(getattr(message, "usage_metadata", None) or {})

@@ -8,6 +8,7 @@ fall to observe here, unless the tools ask it (`guard_tools`, `tool_call_wrapper
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
@@ -15,7 +16,8 @@ from uuid import UUID
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import LLMResult
 
-from loopguard_core import LoopGuard, PolicyLike, Session, Stop, as_guard, inside
+from loopguard_core import Channel, LoopGuard, PolicyLike, Session, Stop, as_guard, inside
+from loopguard_langchain import _text as text
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._contained import contained
 from loopguard_langchain._conversations import keys_of, response_of, shapes_an_answer, user_spoke
@@ -89,11 +91,11 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         """What a tool called in this run is to say in place of its result; None if it may run."""
         run = self._tree.get(parent_run_id)
         session = self._sessions.asking(run, call_id)
-        text = None if session is None else session.refusal(call_id, tool)
-        stop = None if text is None else self.stopped(parent_run_id, call_id)
+        refused = None if session is None else session.refusal(call_id, tool)
+        stop = None if refused is None else self.stopped(parent_run_id, call_id)
         if stop is not None and run is not None and self._lets_finish(run.scope):
             drain(stop.message)  # elsewhere done as a tool starts, which a refused one never does
-        return text
+        return refused
 
     @contained
     def stopped(self, parent_run_id: UUID | None, call_id: str | None) -> Stop | None:
@@ -171,7 +173,8 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             return
         history = messages[0] if messages else []
         conversation = self._sessions.conversation(run, history, metadata)
-        run.model_call = ModelCall(conversation, time.perf_counter(), shapes_an_answer(kwargs.get("options")))
+        name, structured = metadata.get("ls_model_name"), shapes_an_answer(kwargs.get("options"))
+        run.model_call = ModelCall(conversation, time.perf_counter(), structured, history, name)
         session = conversation.session
         if session is not None:
             for result in translate.last_round(history)[1]:
@@ -179,10 +182,44 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             if user_spoke(conversation, history, in_graph=scope.graph or scope.hosted):
                 session.user_turn()
         session = session or scope.session
-        stop = None if session is None else session.before_model_call(metadata.get("ls_model_name")).stop
+        stop = None if session is None else session.before_model_call(name).stop
         if stop is not None:
             error = LoopGuardStop(stop)
             self._failed(run, error)
+            raise error
+
+    @contained
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **kwargs: Any) -> None:
+        """Read a piece of a stream, and close the stream where what it says ends the run."""
+        run = self._tree.get(run_id)
+        if run is not None and run.model_call is not None:
+            message = getattr(chunk, "message", None)
+            pieces = text.texts_of(message) if isinstance(message, BaseMessage) else text.texts_of_token(token)
+            self._read(run, run.model_call, pieces)
+
+    @contained
+    def on_stream_event(self, event: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Like `on_llm_new_token`, of LangChain's third kind of stream."""
+        run = self._tree.get(run_id)
+        if run is not None and run.model_call is not None:
+            self._read(run, run.model_call, text.texts_of_event(event))
+
+    def _read(self, run: Run, model_call: ModelCall, pieces: Iterable[tuple[Channel, str]]) -> None:
+        session = model_call.conversation.session
+        if session is None or model_call.structured:
+            return
+        for channel, piece in pieces:
+            model_call.received.append(piece)
+            model_call.heard = True
+            verdict = session.feed_text(piece, channel)
+            if verdict is None or not verdict.abort or session.stop is None or self._lets_finish(run.scope):
+                continue
+            usage = text.estimated_usage(model_call.sent, (), model_call.received, None)
+            session.end_message()
+            session.after_model_call(model_call.model, usage, time.perf_counter() - model_call.started)
+            model_call.conversation.busy, run.model_call = False, None
+            error = LoopGuardStop(session.stop)
+            self._over(run, error)
             raise error
 
     @contained
@@ -218,7 +255,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             counting.after_model_call(duration=duration)
             return None
         if session is not None and not model_call.structured:
-            session.end_message(translate.finish_reason_of(message))
+            _complete(session, message, heard=model_call.heard)
         counting.after_model_call(translate.model_of(message), translate.usage_of(message), duration)
         if session is None:
             conversation.unjudged = calls
@@ -294,3 +331,11 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         if run.inside is not None:
             run.inside.__exit__(None, None, None)
         self._over(run, error)
+
+
+def _complete(session: Session, message: AIMessage, *, heard: bool) -> None:
+    if not heard:
+        for channel, piece in text.texts_of(message):
+            session.feed_text(piece, channel)
+        session.feed_text("")  # where there is none, that is known too
+    session.end_message(translate.finish_reason_of(message))

@@ -7,7 +7,6 @@ round costs no extra superstep. Refused calls are turned away where they would r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -27,19 +26,12 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from loopguard_core import (
-    Directive,
-    LoopGuard,
-    PolicyLike,
-    Session,
-    Stop,
-    as_guard,
-    inside,
-)
+from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, inside
 from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_langchain import _rounds as rounds
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._invocations import Invocations, Run
+from loopguard_langchain._model_call import ModelCall
 from loopguard_langchain._stop import LoopGuardStop
 from loopguard_langchain._surfaces import MIDDLEWARE
 
@@ -137,26 +129,24 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         if not self.guard.enabled:
             return ExtendedModelResponse(handler(request))
         run = self._next_call(request)
-        session = run.session
-        directive = session.before_model_call(translate.model_name(request.model))
-        if directive.stop is not None:
-            return self._finish(run, directive.stop, request, [], handler)
-        started = time.perf_counter()
-        try:
-            response = handler(self._directed(request, directive))
-        except BaseException as error:  # noqa: BLE001  # `_failed` raises it again unless the strong model failed
-            directive = self._failed(session, request, directive, error)
-            started = time.perf_counter()
+        call = self._call(run, request)
+        while True:
+            directive = run.session.before_model_call(call.name)
+            if directive.stop is not None:
+                return self._finish(run, call, directive.stop, call.kept, handler)
             try:
-                response = handler(self._directed(request, directive))
-            except BaseException as second:
-                self._failed(session, request, directive, second)
-                raise
-        self._count(session, request, response, started)
-        refused = self._judge(run, response)
-        if session.stop is not None and rounds.open_calls(response):
-            return self._finish(run, session.stop, request, rounds.refused_round(response, refused), handler)
-        return self._extended(run, response, refused)
+                response: ModelResponse[Any] | None = handler(call.directed(directive))
+            except BaseException as error:  # noqa: BLE001  # `failed` raises it unless there is another try
+                if not call.failed(directive, error):
+                    continue
+                response = None
+            call.answered(response)
+            if call.cut and not call.stopped:
+                continue
+            outcome = self._judged(run, call, response)
+            if isinstance(outcome, ExtendedModelResponse):
+                return outcome
+            return self._finish(run, call, *outcome, handler)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -165,27 +155,25 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         if not self.guard.enabled:
             return ExtendedModelResponse(await handler(request))
         run = self._next_call(request)
-        session = run.session
-        directive = await session.abefore_model_call(translate.model_name(request.model))
-        if directive.stop is not None:
-            return await self._afinish(run, directive.stop, request, [], handler)
-        started = time.perf_counter()
-        try:
-            response = await handler(self._directed(request, directive))
-        except BaseException as error:  # noqa: BLE001  # `_failed` raises it again unless the strong model failed
-            directive = self._failed(session, request, directive, error)
-            started = time.perf_counter()
+        call = self._call(run, request)
+        while True:
+            directive = await run.session.abefore_model_call(call.name)
+            if directive.stop is not None:
+                return await self._afinish(run, call, directive.stop, call.kept, handler)
             try:
-                response = await handler(self._directed(request, directive))
-            except BaseException as second:
-                self._failed(session, request, directive, second)
-                raise
-        self._count(session, request, response, started)
-        refused = self._judge(run, response)
-        await self.guard.adrain()
-        if session.stop is not None and rounds.open_calls(response):
-            return await self._afinish(run, session.stop, request, rounds.refused_round(response, refused), handler)
-        return self._extended(run, response, refused)
+                response: ModelResponse[Any] | None = await handler(call.directed(directive))
+            except BaseException as error:  # noqa: BLE001  # as in wrap_model_call
+                if not call.failed(directive, error):
+                    continue
+                response = None
+            call.answered(response)
+            if call.cut and not call.stopped:
+                continue
+            outcome = self._judged(run, call, response)
+            await self.guard.adrain()
+            if isinstance(outcome, ExtendedModelResponse):
+                return outcome
+            return await self._afinish(run, call, *outcome, handler)
 
     def _next_call(self, request: ModelRequest[Any]) -> Run:
         """The run, with the results of its last round."""
@@ -196,23 +184,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
         return run
 
-    def _failed(
-        self, session: Session, request: ModelRequest[Any], directive: Directive, error: BaseException
-    ) -> Directive:
-        """A call failed. If the stronger model was to take it, the usual one still may; else the run ends here."""
-        session.model_call_failed(error)
-        if directive.model is None or not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
-            session.end(error=error, may_go_on=True)
-            raise error
-        return session.before_model_call(translate.model_name(request.model))
-
-    def _directed(self, request: ModelRequest[Any], directive: Directive) -> ModelRequest[Any]:
-        changes: dict[str, Any] = {}
-        if directive.steer:
-            changes["messages"] = [*request.messages, *(rounds.note(text) for text in directive.steer)]
-        if directive.model is not None:
-            changes["model"] = self._strong_model(directive.model)
-        return request.override(**changes) if changes else request
+    def _call(self, run: Run, request: ModelRequest[Any]) -> ModelCall:
+        return ModelCall(self.guard, run.session, request, self._strong_model, shows_stop=self._how != "answer")
 
     def _strong_model(self, name: str) -> BaseChatModel:
         if isinstance(self._escalate_model, BaseChatModel):
@@ -221,26 +194,28 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             self._strong[name] = init_chat_model(name)
         return self._strong[name]
 
-    def _count(
-        self, session: Session, request: ModelRequest[Any], response: ModelResponse[Any], started: float
-    ) -> None:
-        message = rounds.assistant_message(response)
-        if message is None:
-            session.after_model_call(translate.model_name(request.model), duration=time.perf_counter() - started)
-            return
-        session.end_message(translate.finish_reason_of(message))
-        session.after_model_call(
-            translate.model_of(message) or translate.model_name(request.model),
-            translate.usage_of(message),
-            time.perf_counter() - started,
-        )
+    def _judged(
+        self, run: Run, call: ModelCall, response: ModelResponse[Any] | None
+    ) -> ExtendedModelResponse[Any] | tuple[Stop, list[BaseMessage]]:
+        """What the model node gives; if the run ends here, why, and the messages before its closing message."""
+        stop = run.session.stop
+        if stop is not None and call.last is not None:
+            return stop, call.kept
+        if response is None:  # cut, and then a plugin would not have it end; there is nothing left to ask for
+            return self._extended(run, ModelResponse(result=[]), {}, call.kept)
+        refused = self._judge(run, call, response)
+        stop = run.session.stop
+        if stop is not None and rounds.open_calls(response):
+            return stop, [*call.kept, *rounds.refused_round(response, refused)]
+        return self._extended(run, response, refused, call.kept)
 
-    def _judge(self, run: Run, response: ModelResponse[Any]) -> dict[str, str]:
+    def _judge(self, run: Run, call: ModelCall, response: ModelResponse[Any]) -> dict[str, str]:
         """Judge the round; what to say in place of each refused call's result, by id."""
         message = rounds.assistant_message(response)
         if message is None or response.structured_response is not None:  # a structured answer ends the run
             return {}
         calls = translate.calls_of(message)
+        translate.annotate(calls, call.request.tools)
         decisions = run.session.begin_round(calls)
         for answer in rounds.answers(
             response
@@ -255,85 +230,92 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     def _finish(
         self,
         run: Run,
+        call: ModelCall,
         stop: Stop,
-        request: ModelRequest[Any],
-        last_round: list[BaseMessage],
+        before: list[BaseMessage],
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ExtendedModelResponse[Any]:
         """Close the conversation, with a last answer from the model if the policy wants one."""
         answer: AIMessage | None = None
-        session = run.session
-        last = self._last_request(session, request, last_round)
+        written = call.last
+        last = self._last_request(call, [*before, *rounds.said(written)])
         if last is not None:
-            started = time.perf_counter()
+            response: ModelResponse[Any] | None = None
             try:
-                response = handler(last)
-                self._count(session, last, response, started)
-                answer = rounds.assistant_message(response)
+                response = handler(call.tapped(last))
             except Exception as error:  # noqa: BLE001  # the stop stands; it only loses its last words
-                session.model_call_failed(error)
+                if not call.was_cut(error):
+                    run.session.model_call_failed(error)
+                    last = None
             except BaseException as error:
-                session.end(error=error)
+                run.session.end(error=error)
                 raise
-        return self._closed(run, stop, request, last_round, answer)
+            if last is not None:
+                answer = call.answer(response)
+        return self._closed(run, call, stop, before, written, answer)
 
     async def _afinish(
         self,
         run: Run,
+        call: ModelCall,
         stop: Stop,
-        request: ModelRequest[Any],
-        last_round: list[BaseMessage],
+        before: list[BaseMessage],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ExtendedModelResponse[Any]:
         """Like `_finish`."""
         answer: AIMessage | None = None
-        session = run.session
-        last = self._last_request(session, request, last_round)
+        written = call.last
+        last = self._last_request(call, [*before, *rounds.said(written)])
         if last is not None:
-            started = time.perf_counter()
+            response: ModelResponse[Any] | None = None
             try:
-                response = await handler(last)
-                self._count(session, last, response, started)
-                answer = rounds.assistant_message(response)
+                response = await handler(call.tapped(last))
             except Exception as error:  # noqa: BLE001  # see _finish
-                session.model_call_failed(error)
+                if not call.was_cut(error):
+                    run.session.model_call_failed(error)
+                    last = None
             except BaseException as error:
-                session.end(error=error)
+                run.session.end(error=error)
                 raise
+            if last is not None:
+                answer = call.answer(response)
         await self.guard.adrain()
-        return self._closed(run, stop, request, last_round, answer)
+        return self._closed(run, call, stop, before, written, answer)
 
-    def _last_request(
-        self, session: Session, request: ModelRequest[Any], last_round: list[BaseMessage]
-    ) -> ModelRequest[Any] | None:
-        text = session.final_answer() if self._how == "answer" else None
+    def _last_request(self, call: ModelCall, before: list[BaseMessage]) -> ModelRequest[Any] | None:
+        text = call.session.final_answer() if self._how == "answer" else None
         if text is None:
             return None
-        messages: list[Any] = [*request.messages, *last_round, rounds.note(text)]
-        return request.override(messages=messages, tools=[], tool_choice=None, response_format=None)
+        messages: list[Any] = [*call.request.messages, *before, rounds.note(text)]
+        return call.request.override(messages=messages, tools=[], tool_choice=None, response_format=None)
 
     def _closed(
         self,
         run: Run,
+        call: ModelCall,
         stop: Stop,
-        request: ModelRequest[Any],
-        last_round: list[BaseMessage],
+        before: list[BaseMessage],
+        written: AIMessage | None,
         answer: AIMessage | None,
     ) -> ExtendedModelResponse[Any]:
-        if not last_round and rounds.is_closed(request.state["messages"]):
+        if not before and written is None and rounds.is_closed(call.request.state["messages"]):
             # A graph that runs on past the closing message, as one with only structured output does.
             run.session.end()
             raise LoopGuardStop(stop)
-        closing = rounds.closing_message(stop, answer)
+        closing = rounds.closing_messages(stop, written, answer)
         update = {**self._invocations.update(run), "loopguard": stop.as_dict(), "jump_to": "end"}
-        return ExtendedModelResponse(ModelResponse(result=[*last_round, closing]), Command(update=update))
+        return ExtendedModelResponse(ModelResponse(result=[*before, *closing]), Command(update=update))
 
-    def _extended(self, run: Run, response: ModelResponse[Any], refused: dict[str, str]) -> ExtendedModelResponse[Any]:
+    def _extended(
+        self, run: Run, response: ModelResponse[Any], refused: dict[str, str], kept: list[BaseMessage]
+    ) -> ExtendedModelResponse[Any]:
         message = rounds.assistant_message(response)
+        more: list[BaseMessage] = []
         if refused and message is not None:  # no tool node turns away calls that could not be parsed
             broken = [call for call in message.invalid_tool_calls if call["id"] in refused]
-            answers = [translate.refusal(c["id"] or "", c["name"] or "", refused[c["id"] or ""]) for c in broken]
-            response = ModelResponse(result=[*response.result, *answers], structured_response=None)
+            more = [translate.refusal(c["id"] or "", c["name"] or "", refused[c["id"] or ""]) for c in broken]
+        if kept or more:
+            response = ModelResponse([*kept, *response.result, *more], response.structured_response)
         changed = run.kept or self._invocations.waits(run)
         return ExtendedModelResponse(response, Command(update=self._invocations.update(run)) if changed else None)
 

@@ -93,48 +93,29 @@ def _guarded_class(kind: type[BaseTool]) -> type[BaseTool]:
     class Guarded(kind):  # type: ignore[valid-type, misc]  # known only at run time
         _loopguard: Any = PrivateAttr(default=None)
 
-        def run(
-            self,
-            tool_input: Any,
-            verbose: bool | None = None,
-            start_color: str | None = "green",
-            color: str | None = "green",
-            callbacks: Callbacks = None,
-            *,
-            tool_call_id: str | None = None,
-            **kwargs: Any,
-        ) -> Any:
-            refused = self._loopguard.refusal(self, callbacks, tool_call_id)
+        # What was given is passed on as it is: a class of somebody's own may take less than `BaseTool.run` does.
+        def run(self, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+            callbacks, call_id = _callbacks(args, kwargs), kwargs.get("tool_call_id")
+            refused = self._loopguard.refusal(self, callbacks, call_id)
             if refused is not None:
                 return refused
-            given = (tool_input, verbose, start_color, color, callbacks)
             try:
-                return super().run(*given, tool_call_id=tool_call_id, **kwargs)
+                return super().run(tool_input, *args, **kwargs)
             except Exception as error:
-                words = self._loopguard.last_words(self, callbacks, tool_call_id, error)
+                words = self._loopguard.last_words(self, callbacks, call_id, error)
                 if words is None:
                     raise
                 return words
 
-        async def arun(
-            self,
-            tool_input: Any,
-            verbose: bool | None = None,
-            start_color: str | None = "green",
-            color: str | None = "green",
-            callbacks: Callbacks = None,
-            *,
-            tool_call_id: str | None = None,
-            **kwargs: Any,
-        ) -> Any:
-            refused = self._loopguard.refusal(self, callbacks, tool_call_id)
+        async def arun(self, tool_input: Any, *args: Any, **kwargs: Any) -> Any:
+            callbacks, call_id = _callbacks(args, kwargs), kwargs.get("tool_call_id")
+            refused = self._loopguard.refusal(self, callbacks, call_id)
             if refused is not None:
                 return refused
-            given = (tool_input, verbose, start_color, color, callbacks)
             try:
-                return await super().arun(*given, tool_call_id=tool_call_id, **kwargs)
+                return await super().arun(tool_input, *args, **kwargs)
             except Exception as error:
-                words = self._loopguard.last_words(self, callbacks, tool_call_id, error)
+                words = self._loopguard.last_words(self, callbacks, call_id, error)
                 if words is None:
                     raise
                 return words
@@ -142,6 +123,12 @@ def _guarded_class(kind: type[BaseTool]) -> type[BaseTool]:
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(Guarded, name, getattr(kind, name))
     return Guarded
+
+
+def _callbacks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callbacks:
+    """What `BaseTool.run` was given as its fifth parameter."""
+    given: Callbacks = kwargs.get("callbacks", args[3] if len(args) > 3 else None)
+    return given
 
 
 def _refusal(guard: LoopGuard, tool: BaseTool, callbacks: Callbacks, call_id: str | None) -> str | None:

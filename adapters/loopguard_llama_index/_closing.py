@@ -104,6 +104,7 @@ async def _answer(run: Run, agent: BaseWorkflowAgent, ctx: Any, written: str) ->
     response = await _ask(agent, ctx, messages)
     for channel, piece in translate.texts_of(response.message):
         run.session.feed_text(piece, channel)
+    run.session.feed_text("")  # where there is none, that is known too
     run.session.end_message(translate.finish_reason(response.raw))
     await run.session.aafter_model_call(
         translate.model_name(agent.llm), translate.usage_of(response.raw), time.perf_counter() - started

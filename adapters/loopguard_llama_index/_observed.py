@@ -92,6 +92,7 @@ class Observed:
             if response is not None and not self._heard:
                 for channel, text in translate.texts_of(response.message):
                     self._say(self.session.feed_text(text, channel))
+                self.session.feed_text("")  # where there is none, that is known too
             self._say(self.session.end_message(None if response is None else translate.finish_reason(response.raw)))
             self.session.after_model_call(model, usage, time.perf_counter() - self._started)
         calls = [] if response is None else _calls_in(response.message)

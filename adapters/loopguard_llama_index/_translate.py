@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from llama_index.core.agent.workflow import AgentOutput, ToolCallResult
-from llama_index.core.base.llms.types import ThinkingBlock
+from llama_index.core.base.llms.types import ThinkingBlock, ToolCallBlock
 from llama_index.core.llms import LLM, ChatMessage
 from llama_index.core.tools import ToolOutput, ToolSelection
 
@@ -70,6 +70,12 @@ def texts_of(message: ChatMessage) -> Iterator[tuple[Channel, str]]:
             yield "reasoning", block.content
     if message.content:
         yield "content", message.content
+
+
+def read_by_model(message: ChatMessage) -> list[str]:
+    """What a model reads of a message, pictures and files aside."""
+    calls = [str(block.tool_kwargs) for block in message.blocks if isinstance(block, ToolCallBlock)]
+    return [*(text for _, text in texts_of(message)), *calls]
 
 
 def calls_of(output: AgentOutput) -> list[ToolSelection]:

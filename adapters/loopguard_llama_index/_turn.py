@@ -13,7 +13,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.memory import BaseMemory
 from llama_index.core.tools import AsyncBaseTool
 
-from loopguard_core import Channel, Directive, Stop, Usage, Verdict
+from loopguard_core import Action, Channel, Directive, Stop, Usage, Verdict, estimate_tokens
 from loopguard_llama_index import _translate as translate
 from loopguard_llama_index._closing import last_words
 from loopguard_llama_index._contained import contained
@@ -86,6 +86,7 @@ class Turn:
         self._llm_input = llm_input
         self._cuts_left = run.guard.policy.text.retries
         self._heard = False
+        self._received: list[str] = []
         self._cut_by: Verdict | None = None
 
     async def output(self) -> AgentOutput:
@@ -113,7 +114,7 @@ class Turn:
                 text = output.response.content or ""
                 written, usage = self._kept(text), translate.usage_of(output.raw)
             elif output is None:
-                written, usage = self._kept(text), Usage()
+                written, usage = self._kept(text), self._estimated(llm_input, before)
             else:
                 with contained(self.run.guard, "the end of a model call"):
                     self._said(self.session.end_message(translate.finish_reason(output.raw)))
@@ -161,7 +162,7 @@ class Turn:
 
     async def _attempt(self, agent: BaseWorkflowAgent, llm_input: list[ChatMessage]) -> tuple[AgentOutput | None, str]:
         """One try: the output, or None and what was written if it was cut short."""
-        self._heard, self._cut_by = False, None
+        self._heard, self._cut_by, self._received = False, None, []
         tap = Tap(self.ctx, self._read)
         step = self._original(agent, tap, llm_input, *self._rest)
         if not agent.streaming:
@@ -198,12 +199,14 @@ class Turn:
         with contained(self.run.guard, "reading a response"):
             for channel, text in translate.texts_of(output.response):
                 cut = self._cuts(text, channel) or cut
+            self.session.feed_text("")  # where there is none, that is known too
         return cut
 
     def _cuts(self, text: str, channel: Channel) -> bool:
+        self._received.append(text)
         verdict = self.session.feed_text(text, channel)
         self._said(verdict)
-        if verdict is None or not verdict.abort:
+        if verdict is None or not verdict.abort or verdict.action is Action.OBSERVE:
             return False
         self._cut_by = self._cut_by or verdict
         return self._cuts_left > 0 or self.session.stop is not None
@@ -211,6 +214,19 @@ class Turn:
     def _said(self, verdict: Verdict | None) -> None:
         if verdict is not None:
             self.run.tell(self.ctx, verdict, self.agent.name)
+
+    def _estimated(self, llm_input: Sequence[ChatMessage], scratchpad: Sequence[Any] | None) -> Usage:
+        """Tokens of a call whose end, and so its usage, never came; see `estimate_tokens`."""
+        with contained(self.run.guard, "estimating tokens"):
+            sent = [text for message in llm_input for text in translate.read_by_model(message)]
+            for entry in scratchpad or ():
+                sent += translate.read_by_model(entry) if isinstance(entry, ChatMessage) else [entry.get_content()]
+            for tool in self._rest[0]:
+                sent += [tool.metadata.description, str(tool.metadata.get_parameters_dict())]
+            read = estimate_tokens("".join(sent))
+            wrote = estimate_tokens("".join(self._received))
+            return Usage(input_tokens=read, output_tokens=wrote, estimated=True)
+        return Usage()
 
     def _kept(self, text: str) -> str:
         """What is kept of a message that was cut: up to where the detector fired."""

@@ -30,6 +30,9 @@ from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import OnStop
 from loopguard_openai_agents.hooks import LoopGuardHooks
 
+_RESULTS = frozenset({"tool_call_output_item", "handoff_output_item", "mcp_approval_response_item"})
+"""Items of a history that answer what a response asked for."""
+
 
 async def close(
     run: Run,
@@ -154,7 +157,7 @@ def _conversation(data: RunErrorDetails, options: Mapping[str, Any]) -> tuple[di
         chain["previous_response_id"] = data.raw_responses[-1].response_id
     unsent: list[TResponseInputItem] = []
     for item in reversed(data.new_items):
-        if item.type != "tool_call_output_item" and item.type != "handoff_output_item":
+        if item.type not in _RESULTS:
             break
         unsent.insert(0, item.to_input_item())
     return chain, unsent if data.raw_responses else translate.as_list(data.input)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,8 @@ class Run:
         turn_limit: Whether the SDK's own turn limit ended it.
         closing: True while it gives its last answer after a stop.
         loose: True if it was resumed and its new context was not seen yet.
+        waits: True while it waits for a human and nobody went on with it.
+        saved: Its session's state as it began to wait, for those who go on from there once more.
         handled: The exception that was being handled where it began.
         escalate_model: The stronger model, where the runner was given one.
         provider: Finds the stronger model by its name, where the runner knows it.
@@ -84,6 +86,8 @@ class Run:
     turn_limit: bool = False
     closing: bool = False
     loose: bool = False
+    waits: bool = False
+    saved: Mapping[str, Any] | None = None
     handled: BaseException | None = None
     escalate_model: str | Model | None = None
     provider: ModelProvider | None = None

@@ -26,8 +26,12 @@ class Tree:
     """Runs that share one usage object: a run, and those inside its tools."""
 
     def __init__(self, usage: object) -> None:
-        self.usage = usage  # held, so that its id stands for nothing else
+        self._usage = weakref.ref(usage)  # not held: for a guardrail it is what shows that a run is gone
         self._runs: list[weakref.ref[Run]] = []
+
+    def of(self, usage: object) -> bool:
+        """Whether it is this object's. Ids alone are used again."""
+        return self._usage() is usage
 
     def add(self, run: Run) -> None:
         """Note a run."""
@@ -69,11 +73,14 @@ class Registry:
 
     def bind_usage(self, run: Run, usage: object) -> None:
         """This usage object is that run's."""
-        if run.tree is not None and run.tree.usage is usage:
+        if run.tree is not None and run.tree.of(usage):
             return
         with self._lock:
-            run.tree = self._trees.setdefault(id(usage), Tree(usage))
-            run.tree.add(run)
+            tree = self._trees.get(id(usage))
+            if tree is None or not tree.of(usage):
+                tree = self._trees[id(usage)] = Tree(usage)
+            run.tree = tree
+            tree.add(run)
 
     def of_context(self, context: object) -> Run | None:
         """The run a model hook's context belongs to."""
@@ -84,11 +91,16 @@ class Registry:
         """The live runs that share this usage object, innermost first."""
         with self._lock:
             tree = self._trees.get(id(usage))
-            return [] if tree is None else list(tree.runs)
+            return list(tree.runs) if tree is not None and tree.of(usage) else []
 
-    def of_call(self, usage: object, call_id: str | None) -> Run | None:
-        """The run whose last response asked for this call."""
-        return next((run for run in self.in_tree(usage) if call_id in run.round.requests), None)
+    def of_call(self, usage: object, call_id: str, item: object) -> Run | None:
+        """The run whose last response asked for this call.
+
+        Runs of one tree may use the same ids, since some providers count from zero in every conversation. Then it is
+        the one with this very item.
+        """
+        runs = [run for run in self.in_tree(usage) if call_id in run.round.requests]
+        return next((run for run in runs if run.round.requests[call_id].item is item), None) or next(iter(runs), None)
 
     def ending(self, usage: object, agent: object) -> Run | None:
         """The run in which this agent came to its end.
@@ -101,9 +113,17 @@ class Registry:
             (run for run in runs if not run.round.unanswered), None
         )
 
-    def loose(self, usage: object, agent: object) -> Run | None:
-        """The resumed run of this tree in which it is this agent's turn, if its context was not seen yet."""
-        return next((run for run in self.in_tree(usage) if run.loose and run.agent is agent), None)
+    def loose(self, usage: object, agent: object, *, inside: bool) -> Run | None:
+        """The resumed run of this tree in which it is this agent's turn, if its context was not seen yet.
+
+        Args:
+            usage: The tree's.
+            agent: Whose turn it is.
+            inside: Whether the run is inside a tool. One that is not may have been handed over while it was resumed.
+        """
+        runs = [run for run in self.in_tree(usage) if run.loose]
+        found = next((run for run in runs if run.agent is agent), None)
+        return found if inside else found or _only(runs)
 
     # -- by object: for wrappers and guardrails, which see no context of the run ------------------------------------
 
@@ -161,11 +181,19 @@ class Registry:
     def wait(self, run: Run) -> None:
         """The run waits for a human."""
         with self._lock:
+            run.waits = True
             self._waiting[run] = None
             self._waiting.move_to_end(run)
             oldest = self._waiting.popitem(last=False)[0] if len(self._waiting) > MAX_WAITING else None
-        if oldest is not None:
+        if oldest is not None and oldest.session.ended is None:
             oldest.session.end("cancelled")  # one that was said to be paused stays so, and can be resumed by its id
+
+    def take(self, run: Run) -> bool:
+        """Go on with a run that waits; False if somebody did already."""
+        with self._lock:
+            waited, run.waits = run.waits, False
+            self._waiting.pop(run, None)
+        return waited
 
     def of_session(self, guard: LoopGuard, session_id: str) -> Run | None:
         """The paused run of that session."""
@@ -173,13 +201,20 @@ class Registry:
             return next((run for run in self._waiting if run.guard is guard and run.session.id == session_id), None)
 
     def of_state(self, guard: LoopGuard, state: RunState[Any]) -> Run | None:
-        """The paused run a `RunState` goes on with: by the object, or by the calls that wait, if only one run fits."""
+        """The paused run a `RunState` goes on with: by the object, or by the calls that wait, if only one run fits.
+
+        The calls may be those of an agent inside a tool; then it is the outermost run around it.
+        """
         known = self._states.get(id(state))
         if known is not None and known[0]() is state and known[1].guard is guard:
             return known[1]
         ids = {getattr(item.raw_item, "call_id", None) for item in state.get_interruptions()}
+        self.sweep()
         with self._lock:
-            return _only([run for run in self._waiting if run.guard is guard and ids & run.round.undecided])
+            waiting = {run.session: run for run in self._waiting if run.guard is guard}
+            asking = [run for run in {*self._by_context.values(), *self._waiting} if ids & run.round.undecided]
+        around = [[waiting[session] for session in _line(run.session) if session in waiting] for run in asking]
+        return _only(list({runs[-1] for runs in around if runs}))
 
     def resumed(self, guard: LoopGuard, call_ids: Iterable[str]) -> Run | None:
         """The run one of these calls belongs to, where a run nobody knows shows up with them: a resumed one.
@@ -211,14 +246,28 @@ class Registry:
         while self._gone:
             run = self._gone.popleft()
             self._watched.pop(run, None)
-            if not over(run) and not run.finished and run.round.undecided:
-                self.wait(run)
+            if not over(run) and not run.finished and (run.loose or _asks(run)):
+                self.wait(run)  # one that was resumed has another context to come
             elif not over(run):
                 run.session.end(None if run.finished else "cancelled")
 
 
 def _only(runs: Sequence[Run]) -> Run | None:
     return runs[0] if len(runs) == 1 else None
+
+
+def _line(session: Session) -> Iterator[Any]:
+    """A session and those around it, from the inside out."""
+    around: Any = session
+    while around is not None:
+        yield around
+        around = around.parent
+
+
+def _asks(run: Run) -> bool:
+    """Whether a human may be asked about a call of this run, or of a run inside its tools."""
+    tree = () if run.tree is None else run.tree.runs
+    return any(other.round.undecided and run.session in _line(other.session) for other in tree)
 
 
 registry = Registry()

@@ -87,7 +87,7 @@ async def _watch(
         if error is None and not paused and not _completed(supervised, result):
             error = asyncio.CancelledError()  # `cancel(mode="after_turn")` leaves no trace but this
         # A streamed run stores its input after the hooks of its first model call.
-        unsaved = [] if isinstance(given, RunState) or result.raw_responses else translate.as_list(given)
+        unsaved = [] if isinstance(given, RunState) or supervised.run.started else translate.as_list(given)
         closed = await supervised.closed(error, unsaved)
     except BaseException as ours:  # the loop is closing, or closing the run failed
         supervised.end(error or ours)
@@ -106,13 +106,16 @@ async def _watch(
 
 
 def _error(task: asyncio.Task[Any] | None, result: RunResultStreaming) -> BaseException | None:
-    """What `stream_events` is going to raise, as far as the run's own task or its result shows it."""
-    if task is not None:
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    """What `stream_events` is going to raise, as far as the run's own tasks or its result show it."""
+    # A guardrail's exception is in a task of its own, which is private: a canary test watches it.
+    for each in (task, getattr(result, "_input_guardrails_task", None)):
+        error = each.exception() if each is not None and each.done() and not each.cancelled() else None
         if error is not None:
             return error
     tripped = [found for found in result.input_guardrail_results if found.output.tripwire_triggered]
-    return InputGuardrailTripwireTriggered(tripped[0]) if tripped else None
+    if tripped:
+        return InputGuardrailTripwireTriggered(tripped[0])
+    return asyncio.CancelledError() if task is not None and task.cancelled() else None
 
 
 def _completed(supervised: Supervised, result: RunResultStreaming) -> bool:

@@ -55,6 +55,9 @@ class RunnerHooks(LoopGuardHooks):
             self._context = weakref.ref(context)
         return self._run
 
+    def _run_of_response(self, context: RunContextWrapper[Any]) -> Run:
+        return self._run  # also where several runs at once were given one context object
+
     def _run_of_call(self, context: RunContextWrapper[Any]) -> Run:
         return self._run
 
@@ -122,7 +125,11 @@ class Supervised:
         config = guard_run_config(guard, options.get("run_config"), escalate_model=escalate_model, on_stop=on_stop)
         run = None
         if isinstance(input, RunState):
-            run = registry.of_state(guard, input) if session_id is None else registry.of_session(guard, session_id)
+            known = registry.of_state(guard, input) if session_id is None else registry.of_session(guard, session_id)
+            if known is not None and registry.take(known):
+                run = known
+            elif known is not None and saved is None:
+                saved = known.saved  # another attempt from the same point, such as after an error
         if run is None:
             surface = RUNNER if _all_guarded(agent, config) else RUNNER_WITH_MODEL_OBJECT
             run = Run(guard, _session(guard, agent, surface, escalate_model, session_id, saved))
@@ -142,6 +149,7 @@ class Supervised:
 
     async def returned(self, result: RunResult) -> RunResult:
         """The SDK returned a result."""
+        registry.bind(self.run, result.context_wrapper)  # a resumed run may have made no model call
         paused, stop = self.paused(result), self.session.stop
         await self.aend()
         if stop is not None and not paused and self.how == "raise":
@@ -184,6 +192,7 @@ class Supervised:
         if not result.interruptions:
             return False
         self.session.pause()
+        self.run.saved = self.session.save()
         registry.wait(self.run)
         to_state = result.to_state
 

@@ -58,7 +58,8 @@ def requests_of(output: Iterable[Any], not_refusable: Collection[str]) -> list[R
 
     Args:
         output: The response's items.
-        not_refusable: Names of function calls that cannot be refused, such as those that hand over.
+        not_refusable: Names of function calls that cannot be refused, such as those that hand over; with the
+            namespace, where a tool has one.
     """
     requests = []
     for item in output:
@@ -66,12 +67,13 @@ def requests_of(output: Iterable[Any], not_refusable: Collection[str]) -> list[R
         if kind not in _NAMES:
             continue
         name, namespace = _NAMES[kind] or str(_get(item, "name") or ""), _get(item, "namespace")
+        qualified = f"{namespace}.{name}" if namespace and namespace != name else name
         runs_anyway = kind in _NEVER_REFUSED
         call = ToolCall(
             id=str(_get(item, "call_id") or _get(item, "id") or ""),
-            name=f"{namespace}.{name}" if namespace and namespace != name else name,
+            name=qualified,
             arguments=_arguments(item),
-            refusable=not runs_anyway and not (kind == "function_call" and name in not_refusable),
+            refusable=not runs_anyway and not (kind == "function_call" and qualified in not_refusable),
         )
         requests.append(Request(item, call, runs_anyway))
     return requests
@@ -88,6 +90,33 @@ def _arguments(item: Any) -> Any:
 def refusal_name(item: Any) -> str | None:
     """The tool name the SDK files a refusal of this item under; None where the item has its own."""
     return _NAMES.get(_get(item, "type") or "")
+
+
+def annotate(requests: Iterable[Request], hints: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put down what MCP servers say of the tools that were asked for."""
+    for request in requests:
+        request.call.annotations = hints.get(request.call.name)
+
+
+def hints_of_servers(agent: Agent[Any]) -> dict[str, Mapping[str, Any]]:
+    """What an agent's local MCP servers say of their tools, as the SDK listed them last."""
+    listed = [(tool.name, tool.annotations) for server in agent.mcp_servers for tool in server.cached_tools or ()]
+    return {name: hints for name, given in listed if (hints := _hints(given))}
+
+
+def hints_of_tools(tools: Iterable[Any]) -> dict[str, Mapping[str, Any]]:
+    """The same, as the SDK keeps it with the tools it made of theirs (since 0.24)."""
+    known = [(getattr(tool, "qualified_name", tool.name), getattr(tool, "mcp_annotations", None)) for tool in tools]
+    return {name: hints for name, given in known if (hints := _hints(given))}
+
+
+_HINTS = {"readOnlyHint": "read_only_hint", "destructiveHint": "destructive_hint", "idempotentHint": "idempotent_hint"}
+"""As the protocol has them, and as the second version of its Python package calls them."""
+
+
+def _hints(given: Any) -> dict[str, Any]:
+    both = {name: (_get(given, name), _get(given, other)) for name, other in _HINTS.items()}
+    return {name: old if isinstance(old, bool) else new for name, (old, new) in both.items() if old is not new}
 
 
 def handoff_names(agent: Agent[Any]) -> set[str]:
@@ -159,10 +188,12 @@ def _text_or_plain(output: Any) -> Any:
 
 
 def texts_of(output: Iterable[Any]) -> Iterator[tuple[Channel, str]]:
-    """The text of a response, piece by piece."""
+    """The text of a response, piece by piece; an empty piece where it says nothing, which is known then too."""
+    silent = True
     for item in output:
         kind = _get(item, "type")
         if kind == "message":
+            silent = False
             for part in _get(item, "content") or ():
                 yield "content", str(_get(part, "text") or _get(part, "refusal") or "")
         elif kind == "reasoning":
@@ -170,6 +201,24 @@ def texts_of(output: Iterable[Any]) -> Iterator[tuple[Channel, str]]:
                 yield "reasoning", str(_get(part, "text") or "")
         elif kind == "function_call":
             yield "arguments", str(_get(item, "arguments") or "")
+    if silent:
+        yield "content", ""
+
+
+def texts_in(items: Any) -> Iterator[str]:
+    """Every text in what is sent to a model. What pictures and files are encoded as is none."""
+    if isinstance(items, str):
+        yield items
+    elif isinstance(items, Mapping):
+        for name, value in items.items():
+            if name not in _NO_TEXT:
+                yield from texts_in(value)
+    elif isinstance(items, Sequence) and not isinstance(items, (bytes, bytearray)):
+        for item in items:
+            yield from texts_in(item)
+
+
+_NO_TEXT = frozenset({"image_url", "file_data", "data", "encrypted_content", "id", "type", "status", "role"})
 
 
 def usage_of(response: ModelResponse) -> Usage:
@@ -224,6 +273,11 @@ def message(text: str) -> ResponseOutputMessage:
         status="completed",
         content=[ResponseOutputText(type="output_text", text=text, annotations=[], logprobs=[])],
     )
+
+
+def written(text: str) -> TResponseInputItem:
+    """What the model had written when its stream was cut."""
+    return {"role": "assistant", "content": text}
 
 
 def message_item(agent: Agent[Any], text: str) -> MessageOutputItem:

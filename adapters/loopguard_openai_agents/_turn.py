@@ -211,7 +211,7 @@ class LoneTurn(Turn):
     def _requests(self, response: ModelResponse) -> list[translate.Request]:
         """The calls; only tools with a guardrail of ours can refuse one."""
         handoffs = {handoff.tool_name for handoff in self.request.handoffs}
-        open_ = {tool.name for tool in self.request.tools if not guarded(tool)}
+        open_ = {getattr(tool, "qualified_name", tool.name) for tool in self.request.tools if not guarded(tool)}
         return translate.requests_of(response.output, handoffs | open_)
 
     async def _closing(self, stop: Stop, last: ModelResponse | None = None) -> ModelResponse:

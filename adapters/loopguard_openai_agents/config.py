@@ -49,7 +49,7 @@ def guard_run_config(
     if not isinstance(formatter, _ErrorNotes):
         formatter = _ErrorNotes(guard, formatter)
     settings = config.model_settings
-    if guard.policy.limits.cost is not None:
+    if guard.policy.limits.cost is not None or guard.policy.key is not None:
         settings = (settings or ModelSettings()).resolve(ModelSettings(preserve_raw_usage=True))
     return dataclasses.replace(
         config, model_provider=provider, model=model, tool_error_formatter=formatter, model_settings=settings
@@ -79,7 +79,10 @@ def _note_error(args: ToolErrorFormatterArgs[Any]) -> str | None:
         What the model is told instead, if the call was refused: the SDK answers calls of unknown tools before it looks
         at refusals.
     """
-    run = registry.of_call(args.run_context.usage, args.call_id)
+    context = args.run_context
+    run = registry.of_context(context) or registry.of_call(
+        context.usage, args.call_id, getattr(context, "tool_call", None)
+    )
     if run is None:
         return None
     kind: Literal["approval_rejected", "tool_not_found", "tool_exception"] = args.kind

@@ -86,12 +86,13 @@ _alone_runs: weakref.WeakKeyDictionary[LoopGuard, weakref.WeakValueDictionary[in
 def _alone(guard: LoopGuard, usage: object) -> Run | None:
     runs = _alone_runs.get(guard)
     run = None if runs is None else runs.get(id(usage))
-    return run if run is not None and run.tree is not None and run.tree.usage is usage else None
+    return run if run is not None and run.tree is not None and run.tree.of(usage) else None
 
 
 async def _refusal(guard: LoopGuard, context: ToolContext[object]) -> str | None:
     alone = _alone(guard, context.usage)
-    judged = registry.of_call(context.usage, context.tool_call_id) or registry.of_request(context.tool_call)
+    call_id, item = context.tool_call_id, context.tool_call
+    judged = registry.of_call(context.usage, call_id, item) or registry.of_request(item)
     if judged is not None and judged is not alone:
         return judged.round.refused.get(context.tool_call_id)
     run = alone or _open(guard, context)

@@ -91,7 +91,7 @@ class LoopGuardHooks(RunHooks[Any]):
         """Count the call, and refuse what is to be refused before any tool starts."""
         if self.guard.enabled:
             with contained(self.guard, "on_llm_end"):
-                run = registry.of_context(context)
+                run = self._run_of_response(context)
                 if run is not None:
                     await self._judge(run, context, agent, response)
         await self.hooks.on_llm_end(context, agent, response)
@@ -105,6 +105,9 @@ class LoopGuardHooks(RunHooks[Any]):
         if run.closing:
             return
         requests = translate.requests_of(response.output, translate.handoff_names(agent))
+        if requests and agent.mcp_servers:
+            with contained(self.guard, "MCP annotations"):
+                translate.annotate(requests, translate.hints_of_servers(agent))
         for request, decision in run.judge(requests):
             if decision.blocked and request.call.refusable:
                 text = decision.message or "[loopguard] This call was not executed."
@@ -166,7 +169,7 @@ class LoopGuardHooks(RunHooks[Any]):
         run = registry.of_context(context)
         if run is None or over(run):
             run = (
-                registry.loose(context.usage, agent)
+                registry.loose(context.usage, agent, inside=isinstance(context, ToolContext))
                 or registry.resumed(self.guard, translate.ends_with_results(input_items))
                 or self._new_run(context, agent)
             )
@@ -182,10 +185,15 @@ class LoopGuardHooks(RunHooks[Any]):
 
     def _outer(self, context: RunContextWrapper[Any]) -> Run | None:
         """The run whose tool started this one: a nested run's own context names that call."""
-        return registry.of_call(context.usage, context.tool_call_id) if isinstance(context, ToolContext) else None
+        if not isinstance(context, ToolContext):
+            return None
+        return registry.of_call(context.usage, context.tool_call_id, context.tool_call)
+
+    def _run_of_response(self, context: RunContextWrapper[Any]) -> Run | None:
+        return registry.of_context(context)
 
     def _run_of_call(self, context: RunContextWrapper[Any]) -> Run | None:
-        return registry.of_call(context.usage, _call_id(context))
+        return registry.of_call(context.usage, _call_id(context), getattr(context, "tool_call", None))
 
     def _run_of_tool(self, context: RunContextWrapper[Any]) -> Run | None:
         """The run of a call that starts: a known one, or a resumed one."""
@@ -214,7 +222,11 @@ class LoopGuardHooks(RunHooks[Any]):
 
 
 def _call_id(context: RunContextWrapper[Any]) -> str:
-    return context.tool_call_id if isinstance(context, ToolContext) else ""
+    """The id of the call a tool runs for.
+
+    Some kinds of tools get the context of their run. That of a run inside a tool names the call around that run.
+    """
+    return context.tool_call_id if isinstance(context, ToolContext) and registry.of_context(context) is None else ""
 
 
 def _reject(context: RunContextWrapper[Any], agent: Agent[Any], request: Request, text: str) -> None:

@@ -5,7 +5,9 @@ import gc
 import importlib
 import operator
 import sys
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -276,6 +278,50 @@ class TestRuns:
 
         asyncio.run(all_of_them())
         assert (counted.count, guard.reasons) == (20, ["doom_loop"] * 10)
+
+    @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+    def test_graphs_with_memories_of_their_own_may_be_given_one_thread_id(self, guard, how):
+        """As where the id is a user's and several agents work for them, at the same time."""
+        looping, healthy = Counting(), Counting(name="fetch")
+        bad = graph_of(guard, Scripted(), looping.tool)
+        good = graph_of(guard, Scripted(script=scripted.healthy(12, "fetch")), healthy.tool)
+        graphs, config = [bad, good], thread(recursion_limit=60)
+
+        def invoke(graph):
+            together.wait(10)
+            return graph.invoke(ASK, config)
+
+        async def at_once():
+            return await asyncio.gather(*(graph.ainvoke(ASK, config) for graph in graphs), return_exceptions=True)
+
+        if how == "invoke":
+            together = threading.Barrier(2)
+            with ThreadPoolExecutor(2) as pool:
+                futures = [pool.submit(invoke, graph) for graph in graphs]
+            stopped, done = futures[0].exception(), futures[1].result()
+        else:
+            stopped, done = asyncio.run(at_once())
+        assert isinstance(stopped, GraphDrained)
+        assert done["messages"][-1].content == "done"
+        assert (looping.count, healthy.count, ladder(guard), guard.reasons) == (2, 12, LADDER, ["doom_loop"])
+
+    def test_the_turns_of_graphs_with_one_thread_id_are_runs_of_their_own(self, guard):
+        looping, healthy = Counting(), Counting(name="fetch")
+        first = graph_of(guard, Scripted(script=scripted.looping(2)), looping.tool)
+        second = graph_of(guard, Scripted(script=scripted.healthy(3, "fetch")), healthy.tool)
+        for number in range(3):
+            for graph in (first, second):
+                graph.invoke({"messages": [HumanMessage(f"turn {number}")]}, thread())
+        assert (looping.count, healthy.count, ladder(guard)) == (6, 9, ["observe 2"] * 3)
+        assert [(end.reason, end.turns) for end in guard.ends] == [("complete", 2), ("complete", 3)] * 2
+
+    def test_of_a_thread_only_so_many_are_kept(self, guard, monkeypatch):
+        monkeypatch.setattr(_tool_runs, "MAX_AT_ONCE", 2)
+        graph = graph_of(guard, Scripted(script=scripted.looping(1)), Counting().tool, memory=False)
+        for _ in range(10):
+            graph.invoke(ASK, thread())
+        assert len(_tool_runs.tool_runs(guard)) == len(guard._live) == 2
+        assert guard.reasons == ["complete"] * 8
 
     def test_one_goes_on_after_the_other_way_to_run_it(self, guard):
         def body(key: str) -> str:

@@ -77,6 +77,32 @@ class TestItIsStillTheTool:
             assert asyncio.run(second.arun({"who": "you"})) == "hello you"
         assert not guard.faults.counts
 
+    def test_a_class_whose_run_takes_less_than_others(self, guard):
+        class Less(Own):
+            name: str = "less"
+
+            def run(self, tool_input: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+                return f"<{super().run(tool_input, **kwargs)}>"
+
+        (guarded,) = guard_tools([Less()], guard)
+        with loop_guard_callback(guard):
+            assert guarded.invoke({"who": "you"}) == "<hello you>"
+            assert asyncio.run(guarded.ainvoke({"who": "you"})) == "hello you"
+
+    @pytest.mark.parametrize("by_keyword", [True, False])
+    def test_callbacks_given_to_run_itself_are_seen(self, guard, by_keyword):
+        counted, model, handler = Counting(), Scripted(), LoopGuardCallbackHandler(guard)
+        (guarded,) = guard_tools([counted.tool], guard)
+        messages, config = list(ASK["messages"]), {"callbacks": [handler]}
+        with pytest.raises(LoopGuardStop):  # noqa: PT012
+            while True:
+                response = model.invoke(messages, config)
+                call = response.tool_calls[0]
+                given = ({"callbacks": [handler]}, ()) if by_keyword else ({}, (None, None, None, [handler]))
+                answer = guarded.run(call["args"], *given[1], tool_call_id=call["id"], **given[0])
+                messages += [response, answer]
+        assert (counted.count, ladder(guard)) == (2, LADDER)
+
     def test_functions_become_tools(self, guard):
         def lookup(key: str) -> str:
             """Look up."""

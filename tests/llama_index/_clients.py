@@ -212,11 +212,12 @@ class ReActClient(_TextClient):
     """A model that writes thoughts, actions and answers."""
 
     def _text(self, message: dict[str, Any]) -> str:
-        calls = message.get("tool_calls")
+        calls, said = message.get("tool_calls"), message.get("content")
         if not calls:
-            return f"Thought: I can answer without using any more tools.\nAnswer: {message['content']}"
+            done = "Thought: I can answer without using any more tools."
+            return said if said.startswith("Thought: ") else f"{done}\nAnswer: {said}"
         function = calls[0]["function"]
-        return f"Thought: I need a tool.\nAction: {function['name']}\nAction Input: {function['arguments']}"
+        return f"Thought: {said or 'I need a tool.'}\nAction: {function['name']}\nAction Input: {function['arguments']}"
 
     def _call_in(self, text: str) -> tuple[str, dict[str, Any]] | None:
         found = re.fullmatch(r"Thought: [^\n]*\nAction: (\S+)\nAction Input: ([^\n]*)", text)
@@ -233,11 +234,12 @@ class CodeClient(_TextClient):
     """A model that writes code: one call of one function."""
 
     def _text(self, message: dict[str, Any]) -> str:
-        calls = message.get("tool_calls")
+        calls, said = message.get("tool_calls"), message.get("content")
         if not calls:
-            return message.get("content") or ""
+            return said or ""
         function = calls[0]["function"]
-        return f"<execute>\n{function['name']}(**{json.loads(function['arguments'])!r})\n</execute>"
+        code = f"<execute>\n{function['name']}(**{json.loads(function['arguments'])!r})\n</execute>"
+        return f"{said}\n{code}" if said else code
 
     def _call_in(self, text: str) -> tuple[str, dict[str, Any]] | None:
         found = re.search(r"<execute>\n(\w+)\(\*\*(.*)\)\n</execute>", text, re.DOTALL)

@@ -12,43 +12,44 @@ from loopguard_llama_index import LoopGuardMixin, guard_agent
 from loopguard_llama_index._surfaces import AGENT
 from loopguard_llama_index_clients import CodeClient, FunctionClient, ReActClient, shared, to_wire
 
-from loopguard_core.testing.conformance import Agent, Conversation, Script, ToolSpec, Turn
-
-FANS_OUT = frozenset(
-    {
-        "fan-out repeated whole",
-        "fan-out repeated partly",
-        "identical calls in one round",
-        "order within a round",
-        "limit on tool calls",
-    }
-)
-"""Scripts whose model asks for several calls at once."""
-
-ABOUT_ITS_TOOL = frozenset({"exempt tool", "loop key", "polling with changing results"})
-"""Scripts whose policy names a tool, or that rely on what its name says: code is run by one tool, `execute`."""
+from loopguard_core.testing.conformance import Agent, Conversation, ToolSpec, Turn
+from loopguard_core.testing.conformance._driver import sent
 
 
 def make_tool(spec: ToolSpec, driver: Any) -> FunctionTool:
     """A tool from its neutral description."""
-
-    async def nested(query: str | None = None, n: int | None = None) -> str:
-        return str(await driver.make(spec.agent).run(query, max_iterations=500))
-
-    async def approved(ctx: Context, query: str | None = None, n: int | None = None) -> str:
-        question = InputRequiredEvent(prefix="approve?")
-        await ctx.wait_for_event(HumanResponseEvent, waiter_event=question, waiter_id="approval")
-        return plain(query, n)
-
-    def plain(query: str | None = None, n: int | None = None) -> str:
-        given = {"query": query, "n": n}
-        return str(spec.body({name: value for name, value in given.items() if value is not None}))
-
     if spec.agent is not None:
+
+        async def nested(query: str | None = None) -> str:
+            return str(await driver.make(spec.agent).run(query, max_iterations=500))
+
         return FunctionTool.from_defaults(async_fn=nested, name=spec.name, description=spec.name)
     if spec.approval:
+
+        async def approved(ctx: Context, query: str | None = None) -> str:
+            question = InputRequiredEvent(prefix="approve?")
+            await ctx.wait_for_event(HumanResponseEvent, waiter_event=question, waiter_id="approval")
+            return str(spec.body(sent(locals())))
+
         return FunctionTool.from_defaults(async_fn=approved, name=spec.name, description=spec.name)
-    return FunctionTool.from_defaults(fn=plain, name=spec.name, description=spec.name)
+    return FunctionTool.from_defaults(fn=body_of(spec), name=spec.name, description=spec.name)
+
+
+def body_of(spec: ToolSpec) -> Callable[..., str]:
+    """What a tool does, as a function with parameters."""
+
+    def body(
+        query: str | None = None,
+        n: int | None = None,
+        reason: str | None = None,
+        path: str | None = None,
+        old_string: str | None = None,
+        new_string: str | None = None,
+    ) -> str:
+        return str(spec.body(sent(locals())))
+
+    body.__name__ = spec.name
+    return body
 
 
 class AgentConversation:
@@ -103,18 +104,11 @@ class AgentConversation:
 
 ALL = frozenset(
     {
-        "history",
-        "usage",
-        "cost",
-        "unknown_tool",
-        "invalid_json",
-        "tool_errors",
-        "nested",
-        "approval",
-        "on_stop",
-        "raise",
+        *("history", "usage", "cost", "unknown_tool", "invalid_json", "tool_errors", "nested", "approval"),
+        *("on_stop", "raise", "fan_out", "tool_names", "sees_answers", "reads_text", "text"),
     }
 )
+"""What an agent that calls functions can show."""
 
 
 class AgentDriver:
@@ -123,16 +117,12 @@ class AgentDriver:
     surface = AGENT
     features: frozenset[str] = ALL
     executes_stopped_round = False
-    skips: frozenset[str] = frozenset()
     resumes = False
     streaming = True
 
     def __init__(self, mode: str, *, streaming: bool = True, resumes: bool = False) -> None:
         self.mode, self.streaming, self.resumes = mode, streaming, resumes
         self._built: dict[int, Any] = {}
-
-    def shows(self, script: Script) -> bool:
-        return script.name not in self.skips
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         self._agent, self._one = agent, self.make(agent)
@@ -156,10 +146,9 @@ class AgentDriver:
 
 
 class ReActDriver(AgentDriver):
-    """A model that writes one action a response."""
+    """A model that writes one action a response; what it says holds the action, so it is never the same."""
 
-    features = ALL - {"invalid_json"}
-    skips = FANS_OUT
+    features = (ALL | {"asks_on"}) - {"invalid_json", "fan_out", "reads_text"}
 
     def llm(self, agent: Agent, model: str) -> Any:
         names = tuple(spec.name for spec in agent.tools)
@@ -172,30 +161,20 @@ class ReActDriver(AgentDriver):
 class CodeActDriver(AgentDriver):
     """A model that writes code. The calls inside it are its own affair: what is judged is the code."""
 
-    features = ALL - {"invalid_json", "nested", "approval"}
-    skips = FANS_OUT | ABOUT_ITS_TOOL
+    features = ALL - {"invalid_json", "nested", "approval", "fan_out", "tool_names"}
 
     def llm(self, agent: Agent, model: str) -> Any:
         names = tuple(spec.name for spec in agent.tools)
         return CodeClient(base_url=agent.base_url, model=model, tool_names=names)
 
     def agent(self, agent: Agent, tools: list[FunctionTool]) -> Any:
-        functions = {spec.name: _function(spec) for spec in agent.tools}
+        functions = {spec.name: body_of(spec) for spec in agent.tools}
 
         async def execute(code: str) -> str:
             return str(eval(code, dict(functions)))
 
         described = [FunctionTool.from_defaults(fn=function) for function in functions.values()]
         return CodeActAgent(execute, tools=described, llm=self.llm(agent, agent.model), streaming=self.streaming)
-
-
-def _function(spec: ToolSpec) -> Any:
-    def function(query: str | None = None, n: int | None = None) -> str:
-        given = {"query": query, "n": n}
-        return str(spec.body({name: value for name, value in given.items() if value is not None}))
-
-    function.__name__ = spec.name
-    return function
 
 
 class WorkflowDriver(AgentDriver):

@@ -12,8 +12,9 @@ from llama_index_instrumentation import get_dispatcher
 from loopguard_llama_index import LoopGuardEventHandler, LoopGuardStop, guard_tool
 from loopguard_llama_index._surfaces import EVENT_HANDLER, TOOL
 from loopguard_llama_index_clients import FunctionClient, shared
+from loopguard_llama_index_drivers import body_of
 
-from loopguard_core.testing.conformance import Agent, Conversation, Script, ToolSpec, Turn
+from loopguard_core.testing.conformance import Agent, Conversation, ToolSpec, Turn
 
 
 class Answered(Event):
@@ -93,14 +94,13 @@ class ToolDriver:
     """`guard_tool` in a workflow of one's own."""
 
     surface = TOOL
-    features = frozenset({"usage", "cost", "tool_errors", "nested", "raise"})
+    features = frozenset(
+        {"usage", "cost", "tool_errors", "nested", "raise", "fan_out", "tool_names", "sees_answers", "reads_text"}
+    )
     executes_stopped_round = False
 
     def __init__(self, mode: str, *, streaming: bool) -> None:
         self.mode, self._streaming = mode, streaming
-
-    def shows(self, script: Script) -> bool:
-        return True
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         tools = [self._tool(spec, agent) for spec in agent.tools]
@@ -110,66 +110,37 @@ class ToolDriver:
         return OwnLoop(FunctionClient(base_url=agent.base_url, model=agent.model), tools, self._streaming)
 
     def _tool(self, spec: ToolSpec, outer: Agent) -> Any:
-        def body(query: str | None = None, n: int | None = None) -> str:
-            given = {"query": query, "n": n}
-            return str(spec.body({name: value for name, value in given.items() if value is not None}))
-
-        async def nested(query: str | None = None, n: int | None = None) -> str:
+        async def nested(query: str | None = None) -> str:
             inner = spec.agent
             return str(await self._loop(inner, [self._tool(one, inner) for one in inner.tools]).run(query=query))
 
         if spec.agent is not None:
             tool = FunctionTool.from_defaults(async_fn=nested, name=spec.name, description=spec.name)
         else:
-            tool = FunctionTool.from_defaults(fn=body, name=spec.name, description=spec.name)
+            tool = FunctionTool.from_defaults(fn=body_of(spec), name=spec.name, description=spec.name)
         return guard_tool(tool, outer.guard)
-
-
-OBSERVABLE = frozenset(
-    {
-        "fan-out repeated partly",
-        "identical calls in one round",
-        "healthy work",
-        "polling with changing results",
-        "a user asks again",
-        "a plugin chooses a weaker action",
-        "shadow mode",
-        "kill switch",
-        "exempt tool",
-    }
-)
-"""Scripts in which nothing is refused and no run is ended."""
 
 
 class HandlerDriver:
     """The event handler beside an agent that is not guarded."""
 
     surface = EVENT_HANDLER
-    features = frozenset({"usage", "history"})
+    features = frozenset({"usage", "history", "fan_out", "tool_names", "sees_answers", "reads_text"})
     executes_stopped_round = False
 
     def __init__(self, mode: str, *, streaming: bool) -> None:
         self.mode, self._streaming = mode, streaming
-
-    def shows(self, script: Script) -> bool:
-        return script.name in OBSERVABLE
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         root = get_dispatcher()
         others = [handler for handler in root.event_handlers if not isinstance(handler, LoopGuardEventHandler)]
         root.event_handlers = [*others, LoopGuardEventHandler(agent.guard)]
         llm = FunctionClient(base_url=agent.base_url, model=agent.model)
-        tools = [_plain(spec) for spec in agent.tools]
+        tools = [
+            FunctionTool.from_defaults(fn=body_of(spec), name=spec.name, description=spec.name) for spec in agent.tools
+        ]
         built = FunctionAgent(tools=tools, llm=llm, streaming=self._streaming)
         return lambda: OneShot(lambda text: built.run(text, max_iterations=500))
-
-
-def _plain(spec: ToolSpec) -> FunctionTool:
-    def body(query: str | None = None, n: int | None = None) -> str:
-        given = {"query": query, "n": n}
-        return str(spec.body({name: value for name, value in given.items() if value is not None}))
-
-    return FunctionTool.from_defaults(fn=body, name=spec.name, description=spec.name)
 
 
 WORKFLOW_DRIVERS: list[Any] = [

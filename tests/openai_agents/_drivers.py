@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agents import Agent as SdkAgent
@@ -19,19 +19,33 @@ from agents import (
     function_tool,
 )
 from agents.models.chatcmpl_converter import Converter
-from loopguard_openai_agents import GuardedRunner, LoopGuardHooks
-from loopguard_openai_agents._surfaces import HOOKS, RUNNER
+from loopguard_openai_agents import (
+    GuardedRunner,
+    LoopGuardHooks,
+    guard_run_config,
+    loop_guard_tool_guardrail,
+    loop_guard_tool_output_guardrail,
+)
+from loopguard_openai_agents._surfaces import HOOKS, MODEL, MODEL_WITH_GUARDRAIL, RUNNER
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from loopguard_core import Surface
-from loopguard_core.testing.conformance import Agent, Conversation, ToolSpec, Turn
-from loopguard_core.testing.conformance._driver import PARAMETERS
+from loopguard_core.testing.conformance import Agent, Conversation, Driver, ToolSpec, Turn
+from loopguard_core.testing.conformance._driver import PARAMETERS, sent
 
 Mode = Literal["run", "run_sync", "run_streamed"]
 
 MODES: tuple[Mode, ...] = ("run", "run_sync", "run_streamed")
 
 NOT_FOUND = "return_error_to_model"
+
+SHARED = frozenset(
+    {
+        *("history", "usage", "cost", "unknown_tool", "invalid_json", "nested", "raise"),
+        *("fan_out", "tool_names", "sees_answers", "reads_text", "tool_errors"),
+    }
+)
+"""What both ways to attach can show."""
 
 
 class _Loop:
@@ -68,9 +82,15 @@ def make_tool(spec: ToolSpec, driver: Any) -> FunctionTool:
     if spec.agent is not None:
         return driver.nested(spec)
 
-    def body(query: str | None = None, n: int | None = None) -> str:
-        given = {"query": query, "n": n}
-        return str(spec.body({name: value for name, value in given.items() if value is not None}))
+    def body(
+        query: str | None = None,
+        n: int | None = None,
+        reason: str | None = None,
+        path: str | None = None,
+        old_string: str | None = None,
+        new_string: str | None = None,
+    ) -> str:
+        return str(spec.body(sent(locals())))
 
     return function_tool(
         body,
@@ -131,9 +151,12 @@ class _SdkDriver:
             model_settings=ModelSettings(include_usage=True, preserve_raw_usage=True),
         )
 
+    def config(self, agent: Agent, config: RunConfig) -> RunConfig:
+        return config
+
     def run(self, agent: Agent, given: Any, session: SQLiteSession) -> Any:
         runner, options = self.options(agent)
-        config = RunConfig(model_provider=Chat(agent.base_url), tool_not_found_behavior=NOT_FOUND)
+        config = self.config(agent, RunConfig(model_provider=Chat(agent.base_url), tool_not_found_behavior=NOT_FOUND))
         options = {"session": session, "max_turns": 500, "run_config": config, **options}
         built = self.sdk_agent(agent)
         if self.mode == "run_sync":
@@ -154,20 +177,7 @@ class RunnerDriver(_SdkDriver):
     """GuardedRunner."""
 
     surface = RUNNER
-    features = frozenset(
-        {
-            "history",
-            "usage",
-            "cost",
-            "unknown_tool",
-            "invalid_json",
-            "tool_errors",
-            "nested",
-            "approval",
-            "on_stop",
-            "raise",
-        }
-    )
+    features = SHARED | {"approval", "on_stop", "text"}
 
     def options(self, agent: Agent) -> tuple[Any, dict[str, Any]]:
         return GuardedRunner, {
@@ -193,7 +203,7 @@ class HooksDriver(_SdkDriver):
     """LoopGuardHooks in the SDK's own Runner."""
 
     surface = HOOKS
-    features = frozenset({"history", "usage", "cost", "unknown_tool", "invalid_json", "nested", "raise"})
+    features = SHARED
 
     def options(self, agent: Agent) -> tuple[Any, dict[str, Any]]:
         return Runner, {"hooks": LoopGuardHooks(agent.guard)}
@@ -208,3 +218,45 @@ class HooksDriver(_SdkDriver):
             input_builder=lambda given: given["params"]["query"],
             max_turns=500,
         )
+
+
+class ModelDriver(_SdkDriver):
+    """Models wrapped by `guard_run_config`, in the SDK's own Runner."""
+
+    surface = MODEL
+    features = (SHARED | {"on_stop", "text"}) - {"nested"}
+
+    def options(self, agent: Agent) -> tuple[Any, dict[str, Any]]:
+        return Runner, {}
+
+    def config(self, agent: Agent, config: RunConfig) -> RunConfig:
+        return guard_run_config(agent.guard, config, escalate_model=agent.strong_model, on_stop=agent.on_stop)
+
+
+class GuardrailDriver(ModelDriver):
+    """The same, with a guardrail on each tool."""
+
+    surface = MODEL_WITH_GUARDRAIL
+
+    def sdk_agent(self, agent: Agent) -> SdkAgent:
+        built = super().sdk_agent(agent)
+        built.tools = [
+            replace(
+                tool,
+                tool_input_guardrails=[loop_guard_tool_guardrail(agent.guard)],
+                tool_output_guardrails=[loop_guard_tool_output_guardrail(agent.guard)],
+            )
+            for tool in built.tools
+        ]
+        return built
+
+
+DRIVERS: list[Driver] = [
+    *(RunnerDriver(mode) for mode in MODES),
+    HooksDriver("run"),
+    HooksDriver("run_streamed"),
+    ModelDriver("run"),
+    ModelDriver("run_streamed"),
+    GuardrailDriver("run"),
+    GuardrailDriver("run_streamed"),
+]

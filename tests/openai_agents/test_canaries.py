@@ -14,6 +14,7 @@ from agents import (
     AgentsException,
     FunctionTool,
     Handoff,
+    InputGuardrail,
     RunConfig,
     RunHooks,
     Runner,
@@ -330,6 +331,32 @@ def test_a_streamed_run_past_its_turn_limit_shows_it():
     result = asyncio.run(main())
     assert result.run_loop_task.exception() is None
     assert (result.current_turn, result.max_turns) == (3, 2)
+
+
+def test_a_streams_broken_guardrail_is_in_a_task_of_its_own():
+    def broken(context, agent, given):
+        raise ZeroDivisionError
+
+    async def main():
+        agent = Agent(name="A", model=looping(), tools=[Counted().tool])
+        agent.input_guardrails = [InputGuardrail(guardrail_function=broken)]
+        ran = await drain(Runner.run_streamed(agent, "x"))
+        return ran.error, ran.result._input_guardrails_task.exception()
+
+    raised, kept = asyncio.run(main())
+    assert isinstance(raised, ZeroDivisionError)
+    assert raised is kept
+
+
+@both_ways
+def test_a_tools_context_holds_the_very_item_of_the_response(way):
+    probe, item = Probe(), call()
+    asyncio.run(once(way, Agent(name="A", model=Scripted(sequence([item])), tools=[Counted().tool]), hooks=probe))
+    [[started, _, _]], [[ended, _, _, _]] = probe.of("tool_start"), probe.of("tool_end")
+    assert started.tool_call is item
+    assert ended.tool_call is item
+    [[_, _, response], _] = probe.of("llm_end")
+    assert response.output[0] is item
 
 
 def test_a_state_keeps_the_ids_of_the_calls_that_wait():

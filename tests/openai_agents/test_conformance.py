@@ -1,11 +1,9 @@
 """The conformance suite on the Agents SDK."""
 
 import pytest
-from loopguard_openai_agents_drivers import MODES, HooksDriver, RunnerDriver
+from loopguard_openai_agents_drivers import DRIVERS
 
 from loopguard_core.testing.conformance import Case, cases
-
-DRIVERS = [*(RunnerDriver(mode) for mode in MODES), HooksDriver("run"), HooksDriver("run_streamed")]
 
 
 @pytest.mark.parametrize("case", cases(*DRIVERS), ids=str)

@@ -7,9 +7,11 @@ from agents import (
     Agent,
     AgentHooks,
     GuardrailFunctionOutput,
+    HostedMCPTool,
     InputGuardrail,
     MaxTurnsExceeded,
     ModelSettings,
+    MultiProvider,
     RunConfig,
     RunHooks,
     SQLiteSession,
@@ -38,6 +40,7 @@ from loopguard_openai_agents_kit import (
     outputs,
     say,
 )
+from openai.types.responses.response_output_item import McpApprovalRequest
 from pydantic import BaseModel
 
 from loopguard_core import Action, LoopGuard, PolicyError, hookimpl
@@ -302,14 +305,12 @@ def test_answer_gives_the_model_one_last_call_without_tools(way, model_object):
 
 
 @every_way
-def test_a_last_answer_that_fails_leaves_the_closing_message(way):
-    def script(asked):
-        return [call()] if asked.tools else ConnectionError("down")
-
-    model, lookup, guard = Scripted(script), Counted(), Watched()
+@pytest.mark.parametrize("answer", [lambda: ConnectionError("down"), lambda: [call()]], ids=["error", "calls"])
+def test_a_last_answer_that_fails_leaves_the_closing_message(way, answer):
+    model, lookup, guard = Scripted(lambda asked: [call()] if asked.tools else answer()), Counted(), Watched()
     ran = go(way, agent_with(model, lookup), guard=guard, on_stop="answer")
     assert ran.output.startswith("[loopguard] The run was ended")
-    assert guard.reasons == ["doom_loop"]
+    assert (guard.reasons, guard.ends[0].turns, guard.actions) == (["doom_loop"], 6, DEFAULT_ACTIONS)
 
 
 class Invoice(BaseModel):
@@ -356,6 +357,26 @@ def test_a_conversation_the_server_keeps_gets_the_last_results_with_the_last_que
     last = model.asked[-1]
     assert [item.get("type") for item in last.input] == ["function_call_output", None]
     assert last.rest["previous_response_id"] == "resp_6"
+
+
+@every_way
+def test_a_conversation_the_server_keeps_gets_every_kind_of_result(way):
+    """A hosted MCP server's calls are answered by approvals, and those stand behind the results of other tools."""
+    hosted = {"type": "mcp", "server_label": "srv", "server_url": "http://127.0.0.1:1", "require_approval": "always"}
+    approvals = HostedMCPTool(tool_config=hosted, on_approval_request=lambda request: {"approve": True})
+
+    def script(asked):
+        if not asked.tools:
+            return [say("enough")]
+        wanted = {"id": f"r{asked.number}", "name": "lookup", "server_label": "srv", "arguments": "{}"}
+        return [call(), McpApprovalRequest(type="mcp_approval_request", **wanted)]
+
+    agent = Agent(name="A", model=Scripted(script), tools=[Counted().tool, approvals])
+    ran = go(way, agent, guard=Watched(), on_stop="answer", conversation_id="conv_1")
+    assert ran.output == "enough"
+    sent = [item.get("type") for item in agent.model.asked[-1].input]
+    assert sent == ["function_call_output", "mcp_approval_response", None]
+    assert agent.model.asked[-1].rest["conversation_id"] == "conv_1"
 
 
 def test_a_wrong_way_to_stop_is_named():
@@ -421,6 +442,40 @@ def test_a_guardrail_that_trips_ends_with_error(way):
     assert (guard.reasons, guard.ends[0].error) == (["error"], "InputGuardrailTripwireTriggered")
 
 
+@every_way
+def test_a_guardrail_that_breaks_ends_with_error(way):
+    def broken(context, agent, given):
+        raise ZeroDivisionError("the user's own")
+
+    guard = Watched()
+    agent = agent_with(Scripted(different(9)), Counted(), input_guardrails=[InputGuardrail(guardrail_function=broken)])
+    ran = go(way, agent, guard=guard)
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert (guard.reasons, guard.ends[0].error) == (["error"], "ZeroDivisionError")
+
+
+@pytest.mark.parametrize("kind", ["max_turns", "error", "tripped", "broken"])
+def test_the_end_is_known_when_a_streams_reader_gets_the_error(kind):
+    def trip(context, agent, given):
+        if kind == "broken":
+            raise ZeroDivisionError
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+    guard = Watched()
+    guardrails = [InputGuardrail(guardrail_function=trip)] if kind in ("tripped", "broken") else []
+    model = Scripted((lambda _: ConnectionError("down")) if kind == "error" else different(9))
+
+    async def main():
+        result = run_streamed(agent_with(model, Counted(), input_guardrails=guardrails), "x", guard=guard, max_turns=2)
+        try:
+            async for _ in result.stream_events():
+                pass
+        except Exception:  # noqa: BLE001
+            return list(guard.reasons)
+
+    assert asyncio.run(main()) == ["max_turns" if kind == "max_turns" else "error"]
+
+
 def test_a_cancelled_run_ends_with_cancelled():
     started = asyncio.Event
 
@@ -459,6 +514,43 @@ def test_a_cancelled_stream_ends_with_cancelled(mode):
 
     assert asyncio.run(main()).final_output is None
     assert guard.reasons == ["cancelled"]
+
+
+def test_a_stream_that_is_left_when_its_event_loop_ends_is_cancelled():
+    guard = Watched()
+
+    async def main():
+        run_streamed(agent_with(Scripted(different(99)), Counted()), "x", guard=guard)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert guard.reasons == ["cancelled"]
+    assert guard._live == {}
+
+
+def test_a_stopped_stream_gives_no_event_twice():
+    model, guard = Scripted(lambda asked: [say("Looking."), call()]), Watched()
+    ran = go("run_streamed", agent_with(model, Counted()), guard=guard)
+    assert ran.deltas == "Looking." * 6 + ran.output
+    assert ran.item_events.count("message_output_created") == 7
+    assert len(ran.result.new_items) == 6 * 3 + 1
+
+
+@every_way
+@pytest.mark.parametrize(
+    "given", [None, {}, {"workflow_name": "mine"}, RunConfig()], ids=["none", "empty", "dict", "own"]
+)
+def test_a_provider_that_nobody_gave_is_closed(way, given, monkeypatch):
+    closed = []
+
+    async def aclose(provider):
+        closed.append(provider)
+
+    monkeypatch.setattr(MultiProvider, "aclose", aclose)
+    options = {} if given is None else {"run_config": given}
+    ran = go(way, agent_with(Scripted(lambda _: [say("hi")])), guard=Watched(), **options)
+    assert ran.output == "hi"
+    assert len(closed) == (0 if isinstance(given, RunConfig) else 1)
 
 
 def test_a_stream_nobody_reads_ends_all_the_same():
@@ -501,15 +593,40 @@ def test_a_stop_before_the_first_streamed_model_call_keeps_the_users_words_in_me
 
 
 @every_way
-def test_asynchronous_end_hooks_have_run_when_the_run_is_over(way):
+@pytest.mark.parametrize("how", ["raise", "end", "answer"])
+def test_a_stop_that_loses_its_first_round_leaves_the_users_words_once_in_memory(way, how):
+    """Without a failure function the stop inside the tool ends the outer round too, which the SDK then drops."""
+    lookup, guard, session = Counted(), Watched(), SQLiteSession("s")
+    inner = agent_with(Scripted(deaf()), lookup)
+    tool = inner.as_tool("research", "r", hooks=LoopGuardHooks(guard), failure_error_function=None)
+    script = deaf(("research", {"input": "x"}))
+    ran = go(way, Agent(name="Outer", model=Scripted(script), tools=[tool]), guard=guard, on_stop=how, session=session)
+
+    assert guard.reasons == ["doom_loop", "doom_loop"]
+    closing = [] if how == "raise" else ["assistant"]
+    assert [item["role"] for item in items_of(session)] == ["user", *closing]
+    if how != "raise":
+        assert ran.result.last_agent.name == "Outer"
+        assert ran.output == "enough" if how == "answer" else ran.output.startswith(OWN)
+
+
+@every_way
+@pytest.mark.parametrize("surface", ["runner", "hooks"])
+@pytest.mark.parametrize("script", [deaf(), lambda _: [say("hi")]], ids=["stopped", "healthy"])
+def test_asynchronous_end_hooks_have_run_when_the_run_is_over(surface, way, script):
     seen = []
 
     async def on_end(event):
-        await asyncio.sleep(0)
+        for _ in range(1_000):  # longer than the SDK's own end of a run takes
+            await asyncio.sleep(0)
         seen.append(event.reason)
 
-    go(way, agent_with(Scripted(deaf()), Counted()), guard=LoopGuard(on_end=on_end))
-    assert seen == ["doom_loop"]
+    agent, guard = agent_with(Scripted(script), Counted()), LoopGuard(on_end=on_end)
+    if surface == "hooks":
+        hooked(way, agent, guard)
+    else:
+        go(way, agent, guard=guard)
+    assert len(seen) == 1
 
 
 # -- plugins -----------------------------------------------------------------------------------------------------------

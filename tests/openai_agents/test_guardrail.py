@@ -1,6 +1,7 @@
 """`loop_guard_tool_guardrail` alone: the SDK's own documented way to refuse a call."""
 
 import asyncio
+import gc
 
 import pytest
 from agents import Agent, MaxTurnsExceeded, Runner, SQLiteSession
@@ -9,6 +10,7 @@ from loopguard_openai_agents import (
     loop_guard_tool_guardrail,
     loop_guard_tool_output_guardrail,
 )
+from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents_kit import (
     DEFAULT_ACTIONS,
     OWN,
@@ -71,8 +73,10 @@ def test_a_model_that_listens_goes_on():
     results = ran.result.tool_input_guardrail_results
     assert [found.guardrail.get_name() for found in results] == ["loopguard"] * 3
     assert guard.reasons == []  # a guardrail is not told of the end ...
+    del ran, results
+    gc.collect()
     plainly("run", Agent(name="A", model=Scripted(deaf()), tools=[guarded(guard).tool]))
-    assert guard.reasons[-1] == "doom_loop"
+    assert guard.reasons == ["complete", "doom_loop"]  # ... it is noticed when the next run begins
 
 
 @pytest.mark.parametrize("results", [True, False])
@@ -85,6 +89,19 @@ def test_with_the_output_guardrail_polling_is_left_alone(results):
         assert (ran.output, len(lookup.ran)) == ("ready", 9)
     else:
         assert_stop(ran)
+
+
+def test_nothing_is_kept_of_runs_that_are_over():
+    guard = Watched()
+    lookup = guarded(guard, lambda times, _: f"row {times}")
+    agent = Agent(name="A", model=Scripted(lambda a: [call()] if a.rounds < 2 else [say("done")]), tools=[lookup.tool])
+    for _ in range(20):
+        assert plainly("run", agent).output == "done"
+        gc.collect()
+    registry.sweep()
+    assert guard.reasons == ["complete"] * 20
+    assert guard._live == {}
+    assert not [run for run in registry._watched if run.guard is guard]
 
 
 def test_a_fan_out_is_judged_by_its_first_call():

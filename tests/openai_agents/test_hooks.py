@@ -1,6 +1,7 @@
 """`LoopGuardHooks` beside hooks of the user's own, and what happens when something in it breaks."""
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from agents import (
     Agent,
     ApplyPatchTool,
     CustomTool,
+    FunctionTool,
     HostedMCPTool,
     LocalShellTool,
     RunContextWrapper,
     RunHooks,
     Runner,
     ShellTool,
+    handoff,
     tool_namespace,
 )
 from loopguard_openai_agents import LoopGuardHooks, LoopGuardStop, session_of
@@ -27,6 +30,7 @@ from loopguard_openai_agents_kit import (
     Counted,
     Scripted,
     Watched,
+    ahooked,
     assert_stop,
     call,
     deaf,
@@ -273,6 +277,16 @@ def test_every_kind_of_local_tool_is_refused(kind):
         assert guard.loops[0].tool == "crm.lookup"
 
 
+def test_a_namespaced_tool_with_the_name_of_a_handoff_is_refused_like_any_other():
+    guard, counted = Watched(), Counted(name="transfer_to_b")
+    [tool] = tool_namespace(name="crm", description="d", tools=[counted.tool])
+    model = Scripted(lambda _: [call("transfer_to_b").model_copy(update={"namespace": "crm"})])
+    other = Agent(name="B", model=Scripted(lambda _: [say("taken over")]))
+    ran = hooked("run", Agent(name="A", model=model, tools=[tool], handoffs=[other]), guard)
+    assert_stop(ran)
+    assert (len(counted.ran), guard.actions) == (2, DEFAULT_ACTIONS)
+
+
 def test_a_tool_that_cannot_be_refused_is_steered_and_kept_from_running_at_the_stop():
     ran_tools, guard = [], Watched()
 
@@ -349,6 +363,52 @@ def test_a_run_that_dies_is_ended_when_the_next_one_begins():
     del ran
     gc.collect()
     hooked("run", Agent(name="B", model=Scripted(lambda _: [say("hi")])), None, hooks=hooks)
+    assert guard.reasons == ["cancelled", "complete"]
+    assert guard._live == {}
+
+
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+def test_a_run_that_is_cancelled_while_a_tool_runs_does_not_pass_for_one_that_waits(way):
+    guard = Watched()
+    hooks = LoopGuardHooks(guard)
+
+    async def main():
+        running = asyncio.Event()
+
+        async def forever(context, arguments):
+            running.set()
+            await asyncio.Event().wait()
+
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}
+        tool = FunctionTool("lookup", "d", schema, forever)
+        agent = Agent(name="A", model=Scripted(deaf(("lookup", {}))), tools=[tool])
+        task = asyncio.create_task(ahooked(way, agent, hooks=hooks))
+        await running.wait()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    gc.collect()
+    hooked("run", Agent(name="B", model=Scripted(lambda _: [say("hi")])), None, hooks=hooks)
+    assert guard.reasons == ["cancelled", "complete"]
+    assert guard._live == {}
+
+
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+def test_a_run_that_dies_as_it_hands_over_does_not_pass_for_one_that_waits(way):
+    def dies(context):
+        raise ZeroDivisionError("the user's own")
+
+    guard = Watched()
+    hooks = LoopGuardHooks(guard)
+    other = Agent(name="B", model=Scripted(lambda _: [say("hi")]))
+    first = Agent(name="A", model=Scripted(lambda _: [handoff_call("b")]), handoffs=[handoff(other, on_handoff=dies)])
+    ran = hooked(way, first, None, hooks=hooks)
+    assert isinstance(ran.error, ZeroDivisionError)
+    del ran
+    gc.collect()
+    hooked("run", other, None, hooks=hooks)
     assert guard.reasons == ["cancelled", "complete"]
     assert guard._live == {}
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from agents import Agent, FunctionTool, RunConfig, SQLiteSession, handoff
+from agents.extensions.handoff_filters import remove_all_tools
 from agents.mcp import MCPServer
 from loopguard_openai_agents import LoopGuardHooks, LoopGuardStop, run
 from loopguard_openai_agents_kit import (
@@ -313,6 +314,42 @@ def test_a_handoff_beside_a_refused_call_goes_on():
     ran = go("run", first, guard=guard)
     assert (ran.output, len(lookup.ran), guard.reasons) == ("taken over", 2, ["complete"])
     assert_well_formed(ran.history)
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("policy", "reason"), [({"limits": {"tool_calls": 2}}, "max_tool_calls"), ({"ladder": {"stop": 2}}, "doom_loop")]
+)
+def test_a_handoff_in_the_last_round_is_answered_and_goes_nowhere(under, way, policy, reason):
+    """The SDK raises where a call that hands over is refused, so it takes place; the other agent is never asked."""
+    guard, lookup, moved, session = Watched(policy), Counted(), [], SQLiteSession("s")
+    other = Agent(name="B", model=Scripted(lambda _: [say("taken over")]))
+    script = Scripted(lambda asked: [call()] if asked.number == 1 else [call(), handoff_call("b")])
+    takes_over = handoff(other, on_handoff=lambda _: moved.append("B"))
+    first = Agent(name="A", model=script, tools=[lookup.tool], handoffs=[takes_over])
+    assert_stop(under(way, first, guard, session=session), reason)
+    assert (len(lookup.ran), moved, other.model.calls) == (2 if reason == "max_tool_calls" else 1, ["B"], 0)
+    assert guard.faults.counts == {}
+    assert_well_formed(items_of(session))
+
+
+@every_way
+def test_results_that_a_handoff_takes_out_of_the_history_are_known_all_the_same(under, way):
+    lookup, guard = (
+        Counted(lambda times, _: f"{times * 7} percent"),
+        Watched({"tools": {"transfer_*": {"loop_key": False}}}),
+    )
+    a, b = Agent(name="A", tools=[lookup.tool]), Agent(name="B", tools=[lookup.tool])
+
+    def script(other):
+        return lambda _: [call(), handoff_call(other)] if len(lookup.ran) < 8 else [say("ready")]
+
+    a.model, b.model = Scripted(script("b")), Scripted(script("a"))
+    a.handoffs = [handoff(b, input_filter=remove_all_tools)]
+    b.handoffs = [handoff(a, input_filter=remove_all_tools)]
+    ran = under(way, a, guard)
+    assert (ran.output, len(lookup.ran), guard.reasons) == ("ready", 8, ["complete"])
+    assert not [action for action in guard.actions if action[1] in ("block", "stop")]
 
 
 # -- agents inside tools -----------------------------------------------------------------------------------------------

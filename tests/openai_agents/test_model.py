@@ -13,6 +13,7 @@ from agents import (
     RunConfig,
     Runner,
     SQLiteSession,
+    tool_namespace,
 )
 from loopguard_openai_agents import (
     LoopGuardHooks,
@@ -349,6 +350,19 @@ def test_of_two_tools_only_the_one_with_a_guardrail_is_refused():
     ran = plainly("run", agent)
     assert_stop(ran)
     assert (len(with_guardrail.ran), len(without.ran)) == (2, 5)
+
+
+@both_ways
+@pytest.mark.parametrize("namespace", [None, "crm"])
+def test_a_tool_without_a_guardrail_is_not_said_to_be_refused(way, namespace):
+    guard, counted = Watched(), Counted()
+    tool = counted.tool
+    if namespace is not None:
+        [tool] = tool_namespace(name=namespace, description="d", tools=[tool])
+    model = LoopGuardModel(Scripted(lambda _: [call().model_copy(update={"namespace": namespace})]), guard)
+    plainly(way, Agent(name="A", model=model, tools=[tool]))
+    assert [action for _, action in guard.actions] == ["observe", "steer", "steer", "steer", "stop"]
+    assert len(counted.ran) == 5
 
 
 def test_fifty_runs_through_one_provider_do_not_mix():

@@ -1,0 +1,245 @@
+"""One model call of the middleware: what is put before it, what of it is read, and what is kept where it was cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from langchain.agents.middleware import ModelRequest, ModelResponse
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langgraph.errors import GraphBubbleUp
+
+from loopguard_core import Action, Directive, LoopGuard, Session, Usage, Verdict
+from loopguard_langchain import _rounds as rounds
+from loopguard_langchain import _text as text
+from loopguard_langchain import _translate as translate
+from loopguard_langchain._tap import Cut, tapped
+
+
+class ModelCall:
+    """A model call, with its retries. It is the tap on its own stream.
+
+    Args:
+        guard: Whose it is.
+        session: Its run's.
+        request: What the agent asks for.
+        strong: Finds the stronger model by its name.
+        shows_stop: Whether consumers of a stream that is cut for good are told so at its end.
+
+    Attributes:
+        cut: Whether the last attempt was cut: in the middle of its stream, or for what it said when it was complete.
+        stopped: Whether what it said ended the run.
+        kept: What it had written where it was cut and told, and then went on.
+        last: What it had written where the run was ended.
+    """
+
+    def __init__(
+        self,
+        guard: LoopGuard,
+        session: Session,
+        request: ModelRequest[Any],
+        strong: Callable[[str], BaseChatModel],
+        *,
+        shows_stop: bool,
+    ) -> None:
+        self.session = session
+        self.request = request
+        self.cut = self.stopped = False
+        self.kept: list[BaseMessage] = []
+        self.last: AIMessage | None = None
+        self._guard = guard
+        self._strong = strong
+        self._shows_stop = shows_stop
+        self._cuts_left = guard.policy.text.retries
+        self._sent = request
+        self._escalated = self._streaming = False
+        self._started = 0.0
+        self._heard = self._shown = False
+        self._received: list[str] = []
+        self._said: list[str] = []
+        self._piece: BaseMessage | None = None
+        self._reported: Any = None
+        self._cut_by: Verdict | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The usual model's name."""
+        return translate.model_name(self.request.model)
+
+    # -- before ------------------------------------------------------------------------------------------------
+
+    def directed(self, directive: Directive) -> ModelRequest[Any]:
+        """The request as it is to be sent."""
+        changes: dict[str, Any] = {}
+        if directive.steer:
+            notes = [rounds.note(told) for told in directive.steer]
+            changes["messages"] = [*self.request.messages, *self.kept, *notes]
+        if directive.model is not None:
+            changes["model"] = self._strong(directive.model)
+        self._escalated = directive.model is not None
+        return self.tapped(self.request.override(**changes) if changes else self.request)
+
+    def tapped(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        """A request whose answer is read while it is streamed, where the model is one of LangChain's own kind."""
+        self._sent, self._started = request, time.perf_counter()
+        self.cut = self.stopped = False
+        self._forget()
+        model: object = request.model  # some models are only wrapped around one
+        if isinstance(model, BaseChatModel):
+            try:
+                return request.override(model=tapped(model, self))
+            except Exception as error:  # noqa: BLE001  # an odd class; its answer is read when it is complete
+                self._guard.faults.note("reading a stream", error)
+        return request
+
+    # -- while it is streamed ----------------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """A stream starts; False to let it pass unread. What one that broke off before it said counts for nothing."""
+        if self._streaming or self._cut_by is not None:
+            return False
+        if self._heard and not self._escalated:  # that would use the escalation up
+            self.session.model_call_failed()
+            self.session.before_model_call(self.name)
+        self._forget()
+        self._streaming = True
+        return True
+
+    def read(self, piece: BaseMessage) -> bool:
+        """Read a piece; True if the stream is to be closed behind it."""
+        self._piece = piece
+        self._reported = getattr(piece, "usage_metadata", None) or self._reported
+        self._feed(piece)
+        return self._cut_by is not None
+
+    def last_words(self) -> str | None:
+        """What consumers of a stream that was cut for good are told at its end."""
+        stop = self.session.stop
+        self._shown = self._shows_stop and stop is not None
+        if stop is None or not self._shown:
+            return None
+        return f"\n\n{stop.message}" if self._said else stop.message
+
+    def end(self) -> None:
+        """The stream is over."""
+        self._streaming = False
+
+    def _feed(self, message: BaseMessage) -> None:
+        try:
+            for channel, piece in text.texts_of(message):
+                self._heard = True
+                self._received.append(piece)
+                if channel == "content":
+                    self._said.append(piece)
+                self._note(self.session.feed_text(piece, channel))
+        except Exception as error:  # noqa: BLE001  # an odd message must not end somebody's run
+            self._guard.faults.note("reading a message", error)
+
+    def _note(self, verdict: Verdict | None) -> None:
+        if verdict is None or verdict.action is Action.OBSERVE:
+            return
+        stops = verdict.action is Action.STOP
+        self.stopped = self.stopped or stops
+        if verdict.abort and self._cut_by is None and (stops or self._cuts_left > 0):
+            self._cut_by = verdict
+
+    def _forget(self) -> None:
+        self._heard = self._shown = False
+        self._received, self._said = [], []
+        self._piece = self._reported = self._cut_by = None
+
+    # -- after -------------------------------------------------------------------------------------------------
+
+    def failed(self, directive: Directive, error: BaseException) -> bool:
+        """An attempt ended with an exception.
+
+        Returns:
+            True if that was our own cut; False if the usual model may try what the stronger one failed at.
+
+        Raises:
+            BaseException: The error itself, which ends the run here.
+        """
+        if self.was_cut(error):
+            return True
+        self.session.model_call_failed(error)
+        if directive.model is None or not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
+            self.session.end(error=error, may_go_on=True)
+            raise error
+        return False
+
+    def was_cut(self, error: BaseException) -> bool:
+        """Whether this is our own cut."""
+        return isinstance(error, Cut) and error.tap is self
+
+    def answered(self, response: ModelResponse[Any] | None) -> None:
+        """Count an attempt and judge what it said; None is one that was cut in the middle of its stream."""
+        message = None if response is None else rounds.assistant_message(response)
+        if response is not None and self._cut_by is not None:  # somebody made an answer of their own out of the cut
+            self._count_cut()
+            self._cuts_left -= 1
+            self._forget()
+        if response is None:
+            self._count_cut()
+        elif message is None:
+            self.session.after_model_call(translate.model_name(self._sent.model), duration=self._seconds)
+        else:
+            self._count(message)
+        if response is not None and response.structured_response is not None:
+            return
+        self.cut = self._cut_by is not None
+        self._cuts_left -= self.cut
+        if self.stopped:
+            kept = self._kept(message)
+            # Under its own id only where consumers of the stream have seen all of it.
+            self.last = kept if self._shown else kept.model_copy(update={"id": None})
+        elif self.cut:
+            self.kept += rounds.said(self._kept(message))
+
+    def answer(self, response: ModelResponse[Any] | None) -> AIMessage | None:
+        """Count the last answer; one that was cut is kept as far as it went."""
+        self.answered(response)
+        if self.cut:
+            return self._kept(None if response is None else rounds.assistant_message(response))
+        return None if response is None else rounds.assistant_message(response)
+
+    def _count_cut(self) -> None:
+        sent = self._sent
+        messages = [] if sent.system_message is None else [sent.system_message]
+        usage = Usage()
+        try:
+            usage = text.estimated_usage([*messages, *sent.messages], sent.tools, self._received, self._reported)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._guard.faults.note("estimating tokens", error)
+        self.session.end_message()
+        self.session.after_model_call(translate.model_name(sent.model), usage, self._seconds)
+
+    def _count(self, message: AIMessage) -> None:
+        if not self._heard:
+            self._feed(message)
+        if not self._said:
+            self.session.feed_text("")  # it is known that there is none
+        self._note(self.session.end_message(translate.finish_reason_of(message)))
+        self.session.after_model_call(
+            translate.model_of(message) or translate.model_name(self._sent.model),
+            translate.usage_of(message),
+            self._seconds,
+        )
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def _kept(self, message: AIMessage | None) -> AIMessage:
+        """What is kept: of a message that was cut what it said until the detector fired. Its calls are not made."""
+        said, by = "".join(self._said), self._cut_by
+        if by is not None and by.channel == "content":
+            said = said[: by.char]
+        whole = message if message is not None else self._piece
+        return AIMessage(
+            content=said,
+            id=None if whole is None else whole.id,
+            response_metadata={} if by is None else {"loopguard_cut": by.as_dict()},
+            usage_metadata=None if message is None else message.usage_metadata,
+        )

@@ -1,0 +1,116 @@
+"""The text of a message, of a whole one or of a piece of a stream, and what a call that was cut has used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages.utils import count_tokens_approximately
+
+from loopguard_core import Channel, Usage, estimate_tokens
+
+BYTES_PER_TOKEN = 3
+"""Of a tool's description; as `estimate_tokens` has it."""
+
+
+def texts_of(message: BaseMessage) -> Iterator[tuple[Channel, str]]:
+    """What was reasoned, said and asked for, in whichever of LangChain's forms a provider's package puts it."""
+    content = message.content
+    if isinstance(content, str):
+        yield from _extra_reasoning(message)
+        if content:
+            yield "content", content
+    else:
+        texts = [found for block in content for found in _of_block(block)]
+        if not any(channel == "reasoning" for channel, _ in texts):  # some put it in both places
+            yield from _extra_reasoning(message)
+        yield from texts
+    yield from _arguments(message)
+
+
+def _extra_reasoning(message: BaseMessage) -> Iterator[tuple[Channel, str]]:
+    extra = message.additional_kwargs
+    if not extra:
+        return
+    text = extra.get("reasoning_content")
+    if isinstance(text, str) and text:
+        yield "reasoning", text
+    yield from _summary(extra.get("reasoning"))
+
+
+def _of_block(block: Any) -> Iterator[tuple[Channel, str]]:
+    if isinstance(block, str):
+        if block:
+            yield "content", block
+        return
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind in ("text", "refusal"):
+        text = block.get(kind)
+        if isinstance(text, str) and text:
+            yield "content", text
+    elif kind in ("reasoning", "thinking", "reasoning_content"):
+        text = block.get(kind)
+        if isinstance(text, dict):  # Bedrock
+            text = text.get("text")
+        if isinstance(text, str) and text:
+            yield "reasoning", text
+        else:
+            yield from _summary(block)
+
+
+def _summary(reasoning: Any) -> Iterator[tuple[Channel, str]]:
+    """What the Responses API shows of a model's reasoning."""
+    parts = reasoning.get("summary") if isinstance(reasoning, dict) else None
+    for part in parts if isinstance(parts, list) else ():
+        text = part.get("text") if isinstance(part, dict) else None
+        if isinstance(text, str) and text:
+            yield "reasoning", text
+
+
+def _arguments(message: BaseMessage) -> Iterator[tuple[Channel, str]]:
+    if isinstance(message, AIMessageChunk) and message.tool_call_chunks:
+        for chunk in message.tool_call_chunks:
+            if chunk["args"]:
+                yield "arguments", chunk["args"]
+        return
+    for call in getattr(message, "tool_calls", ()):
+        yield "arguments", json.dumps(call["args"], default=str)
+
+
+def texts_of_token(token: Any) -> Iterator[tuple[Channel, str]]:
+    """The same for a bare token, as models that are no chat models give."""
+    if isinstance(token, str) and token:
+        yield "content", token
+
+
+def texts_of_event(event: Any) -> Iterator[tuple[Channel, str]]:
+    """The same for an event of LangChain's third kind of stream."""
+    delta = event.get("delta") if isinstance(event, dict) and event.get("event") == "content-block-delta" else None
+    if not isinstance(delta, dict):
+        return
+    for channel, field in (("content", "text"), ("reasoning", "reasoning")):
+        piece = delta.get(field) if delta.get("type") == f"{field}-delta" else None
+        if isinstance(piece, str) and piece:
+            yield channel, piece  # type: ignore[misc]  # the two names are channels
+
+
+def estimated_usage(sent: Iterable[BaseMessage], tools: Sequence[Any], received: Iterable[str], reported: Any) -> Usage:
+    """What a call has used that was cut before its provider said so; see `estimate_tokens`.
+
+    Args:
+        sent: The messages that were sent.
+        tools: The tools that were on offer.
+        received: What came, reasoning and arguments included.
+        reported: What the provider had reported until then, if it did; Anthropic names the input first.
+    """
+    known = dict(reported or {})
+    read: int | None = known.get("input_tokens") or None
+    if read is None:
+        read = estimate_tokens("".join(text for message in sent for _, text in texts_of(message)))
+        if tools:
+            read += count_tokens_approximately((), tools=list(tools), chars_per_token=BYTES_PER_TOKEN)
+    wrote = max(estimate_tokens("".join(received)), known.get("output_tokens") or 0)
+    cached = (known.get("input_token_details") or {}).get("cache_read")
+    return Usage(input_tokens=read, output_tokens=wrote, cached_tokens=cached, estimated=True)
