@@ -370,9 +370,9 @@ class History:
             "marks": [self.news, self.last_news, self.epoch, self.read_change, self.waiting],
             "epoch_by": [self._epoch_by, self.epoch_tool],
             "calls": [[tool, last.save()] for tool, last in self.last_calls.items()],
-            "hot": list(self._hot.items()),
+            "hot": [list(row) for row in self._hot.items()],
             "flags": self._failed + 2 * self._loud + 4 * self.listening,
-            "results": list(self.results.items()),
+            "results": [list(row) for row in self.results.items()],
             "number": self.number,
             "tracked": sorted(self.tracked)[:MAX_HOT],
         }

@@ -61,7 +61,13 @@ _PENDING_FIELD = re.compile(
     + r")\b",
     re.IGNORECASE,
 )
-_PENDING_TEXT = re.compile(r"\b(?:" + _PROGRESS_WORDS + r")|\b\d{1,3}(?:\.\d+)?\s?%", re.IGNORECASE)
+_PENDING_TEXT = re.compile(
+    r"\b(?:still|is|are|keeps|currently|now) (?:\w+ )?(?:running|pending|queued|processing|building|starting|creating|deploying)\b"
+    r"|\b(?:in[ _-]?progress|pending|queued|waiting(?: for)?|please wait|provisioning|initiali[sz]ing)\b"
+    r"|\bnot (?:yet )?(?:ready|finished|complete|completed|done|available)\b"
+    r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|进行中|运行中|処理中|実行中|\b\d{1,3}(?:\.\d+)?\s?%",
+    re.IGNORECASE,
+)
 _FINISHED = re.compile(
     r"\"?(?:status|state|phase|stage|conclusion|result)\"?\s*[:=]\s*\"?(?:done|success\w*|succeeded|failed"
     r"|failure|completed?|error\w*|cancell?ed|stopped|exited|finished|timed[ _]?out|expired|terminated|merged|closed"

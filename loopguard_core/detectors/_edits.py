@@ -134,7 +134,7 @@ class Edits:
             for table in (self._undone, self._written)
         ]
         pending = [[identity, *edit] for identity, edit in self._pending.items()]
-        return [list(self._edits.items()), tables, pending, self._number]
+        return [[list(row) for row in self._edits.items()], tables, pending, self._number]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.

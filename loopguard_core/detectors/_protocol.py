@@ -27,6 +27,7 @@ _WAITING_KEY = re.compile(
     r"(?:wait|sleep|delay|yield|block|poll)(?:_?(?:s|secs?|seconds|ms|millis|time|for|interval|minutes))*$",
     re.IGNORECASE,
 )
+_MOVES = re.compile(r"\d\s?(?:of|/)\s?\d|\d\s?%|\b(?:remaining|left|progress|eta|processed|copied|completed)\b", re.IGNORECASE)
 _HANDLE_KEY = re.compile(r"(?:^|_|[a-z])(?:id|session|job|task|handle|pid|run|process|terminal)$", re.IGNORECASE)
 _UNKNOWN_NATURE = Nature()
 
@@ -42,16 +43,17 @@ class Past:
         news: Rounds with news in the session, up to and with its last round.
         refused: True if it was refused the last time.
         polling: True if it was a poll when it was last asked for.
+        moving: True if the last change is one of something that gets on: so many of so many, a percentage, what is left.
         result: The last result that was recorded; None before the first.
         earlier: Hashes of the outcomes there were, each with its number, the last one last.
     """
 
-    __slots__ = ("changes", "earlier", "first", "last", "news", "polling", "refused", "result", "times")
+    __slots__ = ("changes", "earlier", "first", "last", "moving", "news", "polling", "refused", "result", "times")
 
     def __init__(self, number: int) -> None:
         self.first = self.last = number
         self.times = self.changes = self.news = 0
-        self.refused = self.polling = False
+        self.refused = self.polling = self.moving = False
         self.result: Result | None = None
         self.earlier: list[tuple[str | None, int]] = []
 
@@ -73,6 +75,7 @@ class Past:
         before, self.result = self.result, result
         if change is not Change.CHANGED or before is None:
             return change
+        self.moving = bool(_MOVES.search((result.text or "")[:_KEPT]))
         if not self.earlier:
             self.earlier.append((before.masked or before.digest, 0))
         digest = result.masked or result.digest
@@ -86,7 +89,7 @@ class Past:
         """As plain JSON."""
         kept = None if self.result is None else self.result.save()
         numbers = [self.first, self.last, self.times, self.changes, self.news]
-        return [numbers, self.refused + 2 * self.polling, kept, self.earlier]
+        return [numbers, self.refused + 2 * self.polling, kept, [list(row) for row in self.earlier]]
 
     @classmethod
     def restored(cls, state: Any) -> Past:
@@ -176,7 +179,7 @@ class ObservedCall:
         result = None if self.past is None else self.past.result
         if "polls" in self.traits:
             return result is None or not result.finished
-        if self.nature.declared or result is None:
+        if self.nature.declared or result is None or result.failed:
             return False
         most = 0 if "mutates" in self.traits else _HANDLE  # what a name says is sent must be nothing
         if type(self.arguments) is dict and any(_waits(key, value) for key, value in self.arguments.items()):

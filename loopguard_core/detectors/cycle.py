@@ -128,7 +128,7 @@ class Cycle(Detector):
 
     def save(self) -> Any:
         """Where each cycle began."""
-        return [list(self._began.items()), self._pardon]
+        return [[list(row) for row in self._began.items()], self._pardon]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.

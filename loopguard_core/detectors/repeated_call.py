@@ -170,7 +170,8 @@ class RepeatedCall(Detector):
                 continue
             change = call.outcome.change
             streak.news = change in (Change.CHANGED, Change.BACK)
-            streak.changed = streak.changed + 1 if streak.news else 0
+            moving = call.past is not None and call.past.moving
+            streak.changed = streak.changed + 1 if streak.news and not moving else 0
             if streak.probed and not streak.news:
                 streak.length, streak.probed = streak.probed, 0
 

@@ -384,7 +384,7 @@ def test_plugin_detectors_run_on_text_that_ends_a_run():
         name = "says"
 
         def end_message(self, finish_reason):
-            return Finding(1, 0) if finish_reason == "repetition" else None
+            return Finding(1, 0) if finish_reason == "babble" else None
 
     class Plugin:
         @hookimpl
@@ -392,7 +392,7 @@ def test_plugin_detectors_run_on_text_that_ends_a_run():
             return [Says()]
 
     guard = Watched(plugins=[Plugin()])
-    model = Scripted(script=lambda _: AIMessage("la la la", response_metadata={"finish_reason": "repetition"}))
+    model = Scripted(script=lambda _: AIMessage("la la la", response_metadata={"finish_reason": "babble"}))
     agent(model, Counting().tool).invoke(ASK, {"callbacks": [LoopGuardCallbackHandler(guard)]})
     assert [event.detector for event in guard.loops] == ["says"]
 

@@ -458,7 +458,7 @@ def test_tools_that_other_middleware_brings_are_guarded(way, place):
     result = run(guarded(model, [], seen, middleware=beside(place, TodoListMiddleware())), ask(), way)
 
     assert_stopped(result)
-    assert model.calls == 6
+    assert model.calls == 4  # a call that changes something is ended sooner
 
 
 @both_ways

@@ -26,7 +26,7 @@ from loopguard_openai_agents import (
     loop_guard_tool_guardrail,
     loop_guard_tool_output_guardrail,
 )
-from loopguard_openai_agents._surfaces import HOOKS, MODEL, MODEL_WITH_GUARDRAIL, RUNNER
+from loopguard_openai_agents._surfaces import HOOKS, MODEL, MODEL_WITH_GUARDRAIL, RUNNER, RUNNER_WITH_MODEL_OBJECT
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from loopguard_core import Surface
@@ -199,6 +199,17 @@ class RunnerDriver(_SdkDriver):
         return FunctionTool(spec.name, spec.name, dict(PARAMETERS), invoke, strict_json_schema=False)
 
 
+class ModelObjectDriver(RunnerDriver):
+    """GuardedRunner with a model that is no name, so that nothing stands in front of it."""
+
+    surface = RUNNER_WITH_MODEL_OBJECT
+
+    def sdk_agent(self, agent: Agent) -> SdkAgent:
+        built = super().sdk_agent(agent)
+        built.model = Chat(agent.base_url).get_model(agent.model)
+        return built
+
+
 class HooksDriver(_SdkDriver):
     """LoopGuardHooks in the SDK's own Runner."""
 
@@ -253,6 +264,8 @@ class GuardrailDriver(ModelDriver):
 
 DRIVERS: list[Driver] = [
     *(RunnerDriver(mode) for mode in MODES),
+    ModelObjectDriver("run"),
+    ModelObjectDriver("run_streamed"),
     HooksDriver("run"),
     HooksDriver("run_streamed"),
     ModelDriver("run"),

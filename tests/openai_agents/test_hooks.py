@@ -272,7 +272,9 @@ def test_every_kind_of_local_tool_is_refused(kind):
     tool, item = kind(ran_tools)
     ran = hooked("run", Agent(name="A", model=Scripted(lambda asked: [item(asked.number)]), tools=[tool]), guard)
     assert isinstance(ran.error, LoopGuardStop)
-    assert (len(ran_tools), guard.actions) == (2, DEFAULT_ACTIONS)
+    # A patch changes something: that run is ended sooner.
+    expected = [(2, "observe"), (3, "block"), (4, "stop")] if kind is patch else DEFAULT_ACTIONS
+    assert (len(ran_tools), guard.actions) == (2, expected)
     if kind is namespaced:
         assert guard.loops[0].tool == "crm.lookup"
 
