@@ -217,16 +217,24 @@ def test_calls_over_the_limit_are_refused_in_order():
     assert [text.startswith(OWN) for text in outputs(ran.history)] == [False] * 3 + [True] * 2
 
 
-def test_usage_a_provider_does_not_report_is_unknown_and_said_once(caplog):
+def test_usage_a_provider_does_not_report_is_estimated_where_a_limit_counts_it(caplog):
     model, lookup, guard = (
         Scripted(different(3), usage=Usage(requests=1)),
         Counted(),
-        Watched({"limits": {"tokens": 10}}),
+        Watched({"limits": {"tokens": 10_000}}),
     )
     ran = go("run", agent_with(model, lookup), guard=guard)
     assert ran.output == "done"
-    assert guard.ends[0].usage.total_tokens is None
+    usage = guard.ends[0].usage
+    assert usage.estimated
+    assert 0 < usage.output_tokens < 100
     assert "reported no tokens" in caplog.text
+
+
+def test_usage_a_provider_does_not_report_is_unknown_where_nothing_counts_it():
+    model, lookup, guard = Scripted(different(3), usage=Usage(requests=1)), Counted(), Watched()
+    go("run", agent_with(model, lookup), guard=guard)
+    assert guard.ends[0].usage.total_tokens is None
 
 
 def test_a_plugin_can_end_the_run_before_its_next_model_call():

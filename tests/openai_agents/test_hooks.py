@@ -397,6 +397,15 @@ def test_a_run_that_is_cancelled_while_a_tool_runs_does_not_pass_for_one_that_wa
     assert guard._live == {}
 
 
+@every_way
+@pytest.mark.parametrize("behaviour", ["stop_on_first_tool", {"stop_at_tool_names": ["lookup"]}], ids=str)
+def test_a_tools_result_that_is_the_final_output_completes_the_run(way, behaviour):
+    guard, lookup = Watched(), Counted("found")
+    agent = Agent(name="A", model=Scripted(deaf()), tools=[lookup.tool], tool_use_behavior=behaviour)
+    assert hooked(way, agent, guard).output == "found"
+    assert (guard.reasons, len(lookup.ran)) == (["complete"], 1)
+
+
 @pytest.mark.parametrize("way", ["run", "run_streamed"])
 def test_a_run_that_dies_as_it_hands_over_does_not_pass_for_one_that_waits(way):
     def dies(context):
