@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agents import ModelResponse
 from agents import Usage as SdkUsage
+from agents import usage as sdk_usage
 from agents.items import TResponseStreamEvent
 from agents.models.fake_id import FAKE_RESPONSES_ID
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseTextDeltaEvent
@@ -40,7 +42,23 @@ def response_of(event: ResponseCompletedEvent) -> ModelResponse:
             output_tokens_details=reported.output_tokens_details,
         )
     )
-    return ModelResponse(output=event.response.output, usage=usage, response_id=event.response.id)
+    response = ModelResponse(output=event.response.output, usage=usage, response_id=event.response.id)
+    with contextlib.suppress(AttributeError):  # releases before it had the field
+        response.raw_usage = _raw_usage(event)
+    return response
+
+
+def _raw_usage(event: ResponseCompletedEvent) -> dict[str, Any] | None:
+    """The provider's own usage block, where it was kept: it may hold the cost, which the SDK's does not.
+
+    The SDK hangs it on the response under a name of its own; without that name, what the usage holds beside the SDK's
+    fields is all there is.
+    """
+    name = getattr(sdk_usage, "_RAW_USAGE_ATTRIBUTE", None)
+    kept = getattr(event.response, name, None) if isinstance(name, str) else None
+    if isinstance(kept, dict):
+        return kept
+    return None if event.response.usage is None else event.response.usage.model_extra
 
 
 def replaced(event: ResponseCompletedEvent, output: Sequence[Any]) -> ResponseCompletedEvent:

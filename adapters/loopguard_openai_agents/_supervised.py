@@ -9,6 +9,7 @@ from typing import Any
 
 from agents import (
     Agent,
+    Handoff,
     MaxTurnsExceeded,
     Model,
     RunConfig,
@@ -279,5 +280,13 @@ def _all_guarded(agent: Agent[Any], config: RunConfig) -> bool:
         seen.append(known)
         if isinstance(known.model, Model) and not isinstance(known.model, LoopGuardModel):
             return False
-        found.extend(other for other in known.handoffs if isinstance(other, Agent))
+        found.extend(other for each in known.handoffs if (other := _handed_over_to(each)) is not None)
     return True
+
+
+def _handed_over_to(handoff: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | None:
+    if isinstance(handoff, Agent):
+        return handoff
+    ref = getattr(handoff, "_agent_ref", None)  # private, so a canary test watches it
+    agent = None if ref is None else ref()
+    return agent if isinstance(agent, Agent) else None

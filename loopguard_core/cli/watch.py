@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         complain("watch", f"this policy does not look at {args.channel}: see {switch}")
         return NOTHING_WATCHED
     would_cut = False
+    policy = policy.model_copy(update={"key": None})  # no model call is made here
     with LoopGuard(policy) as guard, guard.session() as session:
         for verdict in _verdicts(session, args.channel):
             cuts = verdict.abort or verdict.action is Action.STOP

@@ -40,6 +40,7 @@ _SPACE = re.compile(r"\s+")
 _WORD = re.compile(r"[^\W_]+")
 _NEW = 0.25  # share of words not seen before from which on a result is news; as in `rephrased_search`
 _MAX_WORDS = 128
+_MAX_ASKED = 8
 _HEAD = 4096
 
 
@@ -84,6 +85,7 @@ class RepeatedMessage(Detector):
         self._user_spoke = self._empty_now = False
         self._quiet = 0
         self._words: set[int] = set()
+        self._asked: frozenset[str] = frozenset()
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """What was said again, and how often."""
@@ -172,6 +174,11 @@ class RepeatedMessage(Detector):
         """See whether the results hold any words that were not there before, once a lead-in repeats."""
         if self._beside.length < 2:  # nothing repeats
             return
+        asked = frozenset(call.identity for call in calls)
+        if asked == self._asked:
+            self._quiet = 0  # the same calls again are `repeated_call`'s
+            return
+        self._asked = asked
         found: set[int] = set()
         for call in calls:
             text = None if call.outcome is None or call.outcome.result is None else call.outcome.result.text
@@ -192,7 +199,16 @@ class RepeatedMessage(Detector):
         """Counts, the hash of the last message, and those of the words that were there before."""
         runs = [[run.length, run.since] for run in (self._alone, self._beside, self._empty, self._announced)]
         flags = self._announced_calls + 2 * self._user_spoke + 4 * self._empty_now
-        return [runs, self._last, self._message, flags, self._quiet, sorted(self._words), self._round]
+        return [
+            runs,
+            self._last,
+            self._message,
+            flags,
+            self._quiet,
+            sorted(self._words),
+            self._round,
+            sorted(self._asked)[:_MAX_ASKED],
+        ]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -201,12 +217,13 @@ class RepeatedMessage(Detector):
             ValueError: Not such a state.
         """
         try:
-            runs, last, message, flags, quiet, words, number = state
+            runs, last, message, flags, quiet, words, number, asked = state
             pairs = [(count(length), count(since)) for length, since in runs]
             if len(pairs) != 4:  # see `save`
                 raise ValueError("not a saved state of repeated_message")
             self._last, self._message, flags = short_text(last), count(message), count(flags)
             self._round = count(number)
+            self._asked = frozenset(short_text(identity) for identity in asked[:_MAX_ASKED])
             self._quiet, self._words = count(quiet), {count(word) for word in words[:_MAX_WORDS]}
         except TypeError as error:
             raise ValueError("not a saved state of repeated_message") from error

@@ -47,7 +47,8 @@ def guard_for_replay(policy: Policy) -> LoopGuard:
     """A guard that makes the same of a recording each time and everywhere.
 
     Its clock stands still, because a recording has no time: `limits.seconds` never ends a replay. Its fingerprints are
-    plain, because they are compared across runs, and whoever has the recording has the arguments.
+    plain, because they are compared across runs, and whoever has the recording has the arguments. It spends on no key:
+    what a recording cost was counted when it was made.
 
     Args:
         policy: The policy; plugins it names are loaded, and what they answer counts.
@@ -57,7 +58,7 @@ def guard_for_replay(policy: Policy) -> LoopGuard:
     """
     plain = {"plain_fingerprints": True, "fingerprint_key": None}
     privacy = policy.privacy.model_copy(update=plain)
-    return LoopGuard(policy.model_copy(update={"privacy": privacy}), clock=lambda: 0.0)
+    return LoopGuard(policy.model_copy(update={"privacy": privacy, "key": None}), clock=lambda: 0.0)
 
 
 def play(transcript: Transcript, guard: LoopGuard) -> Replayed:

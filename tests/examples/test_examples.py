@@ -151,3 +151,17 @@ def test_the_alert_hook_posts_where_detection_ended_a_run():
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("alert received: Agent billing was stuck") == 1
     assert "INV-2291" not in done.stdout
+
+
+def test_one_policy_does_the_same_in_three_sdks():
+    for sdk in ("langchain_openai", "agents", "llama_index.core"):
+        pytest.importorskip(sdk)
+    done = run(EXAMPLES / "one_policy_three_sdks.py", cwd=EXAMPLES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = [re.split("[│|┃]", line) for line in done.stdout.splitlines()]
+    rows = {row[1].strip(): [cell.strip() for cell in row[2:5]] for row in cells if len(row) == 6 and row[1].strip()}
+    assert rows["round 3"] == ["fetch_invoice: block at 3"] * 3
+    assert rows["round 7"] == ["ledger: stop at 4"] * 3
+    assert rows["really ran"] == ["fetch_invoice 2 x, ledger 2 x"] * 3
+    assert rows["SessionEnd"] == ["doom_loop: 7 rounds, 7 model calls, 4 tool runs"] * 3
+    assert done.stdout.splitlines()[-1] == "The three columns are the same."

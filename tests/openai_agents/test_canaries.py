@@ -24,6 +24,7 @@ from agents import (
     ToolGuardrailFunctionOutput,
     ToolInputGuardrail,
     function_tool,
+    handoff,
 )
 from agents.items import ToolApprovalItem
 from agents.models._run_context import get_model_run_owner
@@ -409,6 +410,11 @@ def test_a_tool_error_formatter_is_told_the_error_where_the_text_hides_it():
     ran = asyncio.run(once("run", agent, run_config=config))
     [text] = outputs(ran.history)
     assert "disk 7" in text or "disk 7" in str(seen[0])
+
+
+def test_a_handoff_made_by_hand_knows_its_agent():
+    other = Agent(name="B")
+    assert handoff(other)._agent_ref() is other
 
 
 def test_the_name_of_a_handoff_call():

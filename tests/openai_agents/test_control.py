@@ -16,6 +16,7 @@ from agents import (
     RunHooks,
     SQLiteSession,
     Usage,
+    handoff,
 )
 from loopguard_openai_agents import GuardedRunner, LoopGuardHooks, LoopGuardModel, LoopGuardStop, run_streamed
 from loopguard_openai_agents_kit import (
@@ -34,6 +35,7 @@ from loopguard_openai_agents_kit import (
     drain,
     every_way,
     go,
+    handoff_call,
     hooked,
     items_of,
     listening,
@@ -161,6 +163,18 @@ def test_a_bare_model_object_cannot_be_escalated_and_says_so(caplog):
     assert_stop(ran)
     assert "cannot escalate: such verdicts steer instead" in caplog.text
     assert any(asked.told for asked in agent.model.asked)
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["agent", "handoff"])
+def test_a_bare_model_object_of_an_agent_handed_over_to_counts_too(caplog, wrapped):
+    guard, lookup, strong = Watched(ESCALATE), Counted(), Scripted(lambda _: [say("solved")], "strong")
+    bare = Scripted(lambda asked: [say("told")] if asked.told else [call()])
+    other = Agent(name="B", model=bare, tools=[lookup.tool])
+    first, usual, options = named(guard, lambda _: [handoff_call("b")], strong=strong)
+    first.handoffs = [handoff(other) if wrapped else other]
+    ran = go("run", first, escalate_model="strong", **options)
+    assert "cannot escalate: such verdicts steer instead" in caplog.text
+    assert (ran.output, strong.calls, usual.calls) == ("told", 0, 1)
 
 
 def test_the_stronger_model_gets_its_own_default_settings():
@@ -615,7 +629,8 @@ def test_a_stop_that_loses_its_first_round_leaves_the_users_words_once_in_memory
     assert [item["role"] for item in items_of(session)] == ["user", *closing]
     if how != "raise":
         assert ran.result.last_agent.name == "Outer"
-        assert ran.output == "enough" if how == "answer" else ran.output.startswith(OWN)
+        expected = "enough" if how == "answer" else "[loopguard] A nested run was ended. The run was ended: `lookup`"
+        assert ran.output.startswith(expected)
 
 
 @every_way

@@ -483,9 +483,10 @@ def test_a_run_config_is_wrapped_once_and_never_changed():
 
 
 @every_way
-def test_one_model_for_the_whole_run_is_guarded_too(way):
+@pytest.mark.parametrize("own", ["ignored", Scripted(lambda _: [say("not asked")])], ids=["name", "object"])
+def test_one_model_for_the_whole_run_is_guarded_too(way, own):
     guard, lookup, strong = Watched({"ladder": {"escalate": 2}}), Counted(), Scripted(lambda _: [say("solved")])
-    agent = Agent(name="A", model="ignored", tools=[lookup.tool])
+    agent = Agent(name="A", model=own, tools=[lookup.tool])
     config = RunConfig(model=Scripted(deaf()))
     ran = go(way, agent, guard=guard, run_config=config, escalate_model=strong)
     assert (ran.output, guard.reasons) == ("solved", ["complete"])

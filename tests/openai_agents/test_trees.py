@@ -137,10 +137,11 @@ def test_runs_at_once_that_were_given_one_context_object_do_not_mix(way):
 
 
 class Unhurried(Scripted):
-    """Lets others go first, now more and now less often."""
+    """Takes longer for those who ask for more, so that they are asking while others end."""
 
     async def get_response(self, *args, **options):
-        for _ in range(3 * self.calls % 11):
+        given = options["input"] if "input" in options else args[1]
+        for _ in range(40 * int(given[0]["content"])):
             await asyncio.sleep(0)
         return await super().get_response(*args, **options)
 

@@ -2,85 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, convert_to_openai_messages
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.messages import AIMessage, convert_to_openai_messages
+from langchain_core.tools import BaseTool
+from langchain_hand_loop import HandLoopDriver
 from langchain_openai import ChatOpenAI
+from langchain_parts import MODES, SHARED, Mode, chat, cost_of, make_tool, on_loop
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 from loopguard_langchain import (
     LoopGuardCallbackHandler,
     LoopGuardMiddleware,
     async_tool_call_wrapper,
     guard_tools,
-    loop_guard_callback,
     tool_call_wrapper,
 )
 from loopguard_langchain._surfaces import CALLBACK, GUARDED_TOOLS, MIDDLEWARE, TOOL_CALL_WRAPPER
 
 from loopguard_core import LoopGuard, Surface
-from loopguard_core.testing.conformance import Agent, Conversation, ToolSpec, Turn
-from loopguard_core.testing.conformance._driver import PARAMETERS
-
-Mode = Literal["invoke", "ainvoke", "stream", "astream"]
-
-MODES: tuple[Mode, ...] = ("invoke", "ainvoke", "stream", "astream")
-
-
-def chat(base_url: str, model: str) -> ChatOpenAI:
-    """The real client, on the scripted server."""
-    return ChatOpenAI(model=model, base_url=base_url, api_key="none", max_retries=0, stream_usage=True)
-
-
-def make_tool(spec: ToolSpec, build: Callable[[Agent], Callable[[], Conversation]]) -> StructuredTool:
-    """A tool from its neutral description."""
-
-    def run(**arguments: Any) -> Any:
-        if spec.agent is not None:
-            turn = build(spec.agent)().send(str(arguments.get("query")))
-            if turn.error is not None:
-                raise turn.error
-            return turn.text
-        if spec.approval:
-            interrupt("approve?")
-        try:
-            return spec.body(arguments)
-        except Exception as error:
-            raise ToolException(str(error)) from error
-
-    return StructuredTool.from_function(
-        run,
-        name=spec.name,
-        description=spec.name,
-        args_schema=dict(PARAMETERS),
-        handle_tool_error=True,
-        infer_schema=False,
-    )
-
-
-class _Loop:
-    """One event loop for all async runs: real clients keep connections that belong to theirs."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
-
-
-_shared = _Loop()
-
-
-def on_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run on the shared loop, in the caller's context."""
-    return asyncio.run_coroutine_threadsafe(coroutine, _shared.loop).result(60)
+from loopguard_core.testing.conformance import Agent, Conversation, Driver, Turn
 
 
 class GraphConversation:
@@ -165,9 +112,7 @@ class MiddlewareDriver(_GraphDriver):
 
     @property
     def features(self) -> frozenset[str]:
-        cost = {"cost"} if self.mode in ("invoke", "ainvoke") else set()  # ChatOpenAI drops it while streaming
-        shared = {"history", "usage", "unknown_tool", "tool_errors", "nested", "approval"}
-        return frozenset({"on_stop", "raise", "notice", *shared, *cost})
+        return SHARED | {"history", "approval", "on_stop", "raise", "notice", "text"} | cost_of(self.mode)
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         middleware = LoopGuardMiddleware(
@@ -201,9 +146,7 @@ class CallbackDriver(_GraphDriver):
 
     @property
     def features(self) -> frozenset[str]:
-        stop = {"history"} if self._on_stop == "drain" else {"raise"}
-        cost = {"cost"} if self._how in ("invoke", "ainvoke") else set()
-        return frozenset({"usage", "unknown_tool", "tool_errors", "nested", *stop, *cost})
+        return SHARED | {"history" if self._on_stop == "drain" else "raise"} | cost_of(self._how)
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         return self._build(agent, outermost=True)
@@ -245,10 +188,9 @@ class ToolNodeDriver(_GraphDriver):
 
     @property
     def features(self) -> frozenset[str]:
-        drains = (self._handler or self._on_stop) == "drain"
-        cost = {"cost"} if self._how in ("invoke", "ainvoke") else set()
-        stop = {"history"} if drains else {"raise"}
-        return frozenset({"usage", "unknown_tool", "tool_errors", "nested", "approval", *stop, *cost})
+        stop = "history" if (self._handler or self._on_stop) == "drain" else "raise"
+        unseen = {"sees_answers", "reads_text"} if self._handler is None else set()
+        return (SHARED | {"approval", stop} | cost_of(self._how)) - unseen
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         return self._build(agent, outermost=True)
@@ -284,9 +226,8 @@ class GuardedToolsDriver(_GraphDriver):
 
     @property
     def features(self) -> frozenset[str]:
-        stop = {"history"} if self._on_stop == "drain" else {"raise"}
-        cost = {"cost"} if self._how in ("invoke", "ainvoke") else set()
-        return frozenset({"usage", "unknown_tool", "tool_errors", "nested", "approval", *stop, *cost})
+        stop = "history" if self._on_stop == "drain" else "raise"
+        return SHARED | {"approval", stop} | cost_of(self._how)
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         return self._build(agent, outermost=True)
@@ -297,86 +238,6 @@ class GuardedToolsDriver(_GraphDriver):
         if not outermost:
             return self._open(graph)
         return self._open(graph, callbacks=[LoopGuardCallbackHandler(agent.guard, on_stop=self._on_stop)])
-
-
-class HandLoop:
-    """A loop everybody writes first: ask, run what is asked for, append, ask again."""
-
-    def __init__(self, agent: Agent, mode: Literal["invoke", "ainvoke"], *, outermost: bool) -> None:
-        made = [make_tool(spec, lambda inner: lambda: HandLoop(inner, mode, outermost=False)) for spec in agent.tools]
-        self._tools: dict[str, BaseTool] = {tool.name: tool for tool in guard_tools(made, agent.guard)}
-        self._model = chat(agent.base_url, agent.model).bind_tools(list(self._tools.values()))
-        self._guard, self._mode, self._outermost = agent.guard, mode, outermost
-        self._messages: list[BaseMessage] = []
-
-    def send(self, text: str) -> Turn:
-        self._messages.append(HumanMessage(text))
-        try:
-            if self._mode == "invoke":
-                return Turn(text=self._watched())
-            return Turn(text=on_loop(self._awatched()))
-        except Exception as error:  # noqa: BLE001
-            return Turn(error=error)
-
-    def _watched(self) -> str:
-        if not self._outermost:  # the outer block is in force inside of its tools too
-            return self._run()
-        with loop_guard_callback(self._guard):
-            return self._run()
-
-    async def _awatched(self) -> str:
-        with loop_guard_callback(self._guard):
-            return await self._arun()
-
-    def _run(self) -> str:
-        while True:
-            response = self._model.invoke(self._messages)
-            self._messages.append(response)
-            if not response.tool_calls:
-                return response.text
-            for call in response.tool_calls:
-                tool = self._tools.get(call["name"])
-                self._messages.append(tool.invoke(call) if tool else _unknown(call))
-
-    async def _arun(self) -> str:
-        while True:
-            response = await self._model.ainvoke(self._messages)
-            self._messages.append(response)
-            if not response.tool_calls:
-                return response.text
-            known = [(self._tools.get(call["name"]), call) for call in response.tool_calls]
-            running = [tool.ainvoke(call) for tool, call in known if tool]
-            self._messages += [_unknown(call) for tool, call in known if not tool]
-            self._messages += await asyncio.gather(*running)
-
-    def approve(self) -> Turn:
-        raise NotImplementedError
-
-    def history(self) -> Sequence[Mapping[str, Any]] | None:
-        return list(convert_to_openai_messages(self._messages))
-
-
-class HandLoopDriver:
-    """A hand-written loop in a `loop_guard_callback` block, with `guard_tools`."""
-
-    surface: Surface = GUARDED_TOOLS
-    executes_stopped_round = False
-
-    def __init__(self, mode: Literal["invoke", "ainvoke"]) -> None:
-        self._how: Literal["invoke", "ainvoke"] = mode
-        self.mode = f"hand loop, {mode}"
-
-    @property
-    def features(self) -> frozenset[str]:
-        # A stop raises where the model is asked, before its response is kept: the history is complete all the same.
-        return frozenset({"usage", "cost", "unknown_tool", "tool_errors", "nested", "history", "raise"})
-
-    def build(self, agent: Agent) -> Callable[[], Conversation]:
-        return lambda: HandLoop(agent, self._how, outermost=True)
-
-
-def _unknown(call: Any) -> ToolMessage:
-    return ToolMessage(f"Error: {call['name']} is not a tool", tool_call_id=call["id"], status="error")
 
 
 def _graph(kind: str, model: ChatOpenAI, tools: Sequence[BaseTool], node: ToolNode | None = None) -> Any:
@@ -393,3 +254,26 @@ def _graph(kind: str, model: ChatOpenAI, tools: Sequence[BaseTool], node: ToolNo
     graph.add_conditional_edges("model", tools_condition)
     graph.add_edge("tools", "model")
     return graph.compile(checkpointer=InMemorySaver())
+
+
+DRIVERS: list[Driver] = [
+    *(MiddlewareDriver(mode) for mode in MODES),
+    CallbackDriver("invoke", "create_agent"),
+    CallbackDriver("astream", "create_agent", "drain"),
+    CallbackDriver("ainvoke", "graph", "drain"),
+    CallbackDriver("stream", "create_react_agent"),
+    HandLoopDriver("invoke"),
+    HandLoopDriver("ainvoke"),
+    GuardedToolsDriver("invoke", "graph", "raise"),
+    GuardedToolsDriver("ainvoke", "create_react_agent", "drain"),
+    GuardedToolsDriver("stream", "create_agent", "drain"),
+    ToolNodeDriver("invoke", "graph", handler="drain"),
+    ToolNodeDriver("ainvoke", "graph", handler="drain"),
+    ToolNodeDriver("astream", "create_react_agent", handler="drain"),
+    ToolNodeDriver("stream", "create_react_agent", handler="raise"),
+    ToolNodeDriver("invoke", "graph"),
+    ToolNodeDriver("ainvoke", "graph"),
+    ToolNodeDriver("stream", "create_react_agent"),
+    ToolNodeDriver("ainvoke", "create_react_agent"),
+    ToolNodeDriver("invoke", "graph", on_stop="raise"),
+]

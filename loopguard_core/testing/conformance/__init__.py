@@ -19,12 +19,13 @@ def test_conformance(case: Case) -> None:
 from __future__ import annotations
 
 from loopguard_core.testing.conformance._cases import Case, cases, table
-from loopguard_core.testing.conformance._driver import Agent, Conversation, Driver, ToolSpec, Turn
+from loopguard_core.testing.conformance._driver import FEATURES, Agent, Conversation, Driver, ToolSpec, Turn
 from loopguard_core.testing.conformance._record import Record, unanswered_calls
 from loopguard_core.testing.conformance._script import Script
 from loopguard_core.testing.conformance._scripts import SCRIPTS
 
 __all__ = [
+    "FEATURES",
     "SCRIPTS",
     "Agent",
     "Case",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from loopguard_core._guard import LoopGuard
+from loopguard_core._guard import LoopGuard, PolicyLike
 from loopguard_core.testing.conformance._driver import Agent, Conversation, Driver, ToolSpec
 from loopguard_core.testing.conformance._record import Record, unanswered_calls
 from loopguard_core.testing.conformance._script import STRONG, USUAL, Expected, Script
@@ -32,13 +32,16 @@ class Case:
         """For test ids."""
         return f"{self.script.name}-{self.driver.surface.name}-{self.driver.mode}".replace(" ", "").replace(",", "-")
 
-    def run(self) -> Record:
+    def run(self, policy: PolicyLike = None) -> Record:
         """Run it and check it.
+
+        Args:
+            policy: What the guard is made from instead of the script's own policy, such as a path.
 
         Raises:
             AssertionError: The rule does not hold. The message begins with it.
         """
-        record = self._record()
+        record = self._record(policy)
         expected = Expected(self.driver.surface, self.driver.executes_stopped_round, self.driver.features)
         try:
             self.script.check(record, expected)
@@ -53,13 +56,14 @@ class Case:
             raise AssertionError(f"{self.script.rule}\n{error}\n{facts}") from error
         return record
 
-    def _record(self) -> Record:
+    def _record(self, policy: PolicyLike) -> Record:
         script, record = self.script, Record()
         with (
             _environment(script.environment),
             ScriptedServer(_routed(script), model=USUAL, price_per_million=script.price) as server,
         ):
-            guard = LoopGuard(dict(script.policy), plugins=[*script.plugins(record), record.recorder])
+            chosen = dict(script.policy) if policy is None else policy
+            guard = LoopGuard(chosen, plugins=[*script.plugins(record), record.recorder])
             build = self.driver.build(self._agent(record, server.base_url, guard))
             if script.threads == 1:
                 self._talk(record, build())
@@ -70,7 +74,8 @@ class Case:
         return record
 
     def _talk(self, record: Record, conversation: Conversation) -> None:
-        for text in self.script.turns:
+        after = [self.script.then] if self.script.then and "history" in self.driver.features else []
+        for text in (*self.script.turns, *after):
             turn = conversation.send(text)
             record.turns.append(turn)
             while turn.waiting:

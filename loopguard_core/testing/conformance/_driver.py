@@ -14,10 +14,44 @@ ToolBody = Callable[[Mapping[str, Any]], Any]
 
 PARAMETERS: Mapping[str, Any] = {
     "type": "object",
-    "properties": {"query": {"type": "string"}, "n": {"type": "integer"}},
+    "properties": {
+        "query": {"type": "string"},
+        "n": {"type": "integer"},
+        "reason": {"type": "string"},
+        "path": {"type": "string"},
+        "old_string": {"type": "string"},
+        "new_string": {"type": "string"},
+    },
     "additionalProperties": True,
 }
-"""JSON schema of every tool's arguments; all of them are optional."""
+"""JSON schema of every tool's arguments: all that scripts send, each of them optional."""
+
+
+def sent(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the parameters of a function that takes them all, `locals()` say, those that were sent."""
+    return {name: values[name] for name in PARAMETERS["properties"] if values.get(name) is not None}
+
+
+FEATURES: Mapping[str, str] = {
+    "approval": "a human can be asked before a call",
+    "asks_on": "a message without a call is read, and need not end the run: the model is asked once more",
+    "cost": "the provider's cost reaches the guard",
+    "fan_out": "its model can ask for several calls in one response",
+    "history": "there is a stored history, and the next turn goes on with it",
+    "invalid_json": "arguments that are no JSON reach the guard",
+    "nested": "a tool can run an agent",
+    "notice": "the SDK's own result says why the run was ended",
+    "on_stop": "a stop can end the run with a message or a last answer",
+    "raise": "a stop can raise",
+    "reads_text": "what the model says beside its calls reaches the guard",
+    "sees_answers": "responses without calls reach the guard",
+    "text": "its model streams in pieces, and a stream can be cut",
+    "tool_errors": "a tool can raise, and the model is told that it did",
+    "tool_names": "each call is judged under its tool's own name",
+    "unknown_tool": "a call of a tool that does not exist reaches the guard",
+    "usage": "token counts reach the guard",
+}
+"""What a driver can show beside what its surface declares, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +132,8 @@ class Driver(Protocol):
     Attributes:
         surface: What it declares.
         mode: For people, for example `async, streamed`.
-        features: Further things it can show: `history`, `approval`, `nested`, `on_stop`, `cost` (reports cost),
-            `notice`, `invalid_json`, `unknown_tool`.
+        features: Further things it can show; see `FEATURES`.
         executes_stopped_round: True where a stop lets the round that caused it run once more (LangGraph's drain).
-        blind_to_siblings: False. Reserved.
     """
 
     surface: Surface

@@ -28,13 +28,13 @@ def listening(*calls: ScriptedCall) -> Persona:
     return lambda request: Reply(text=DONE) if any(MARK in text for text in request.texts("tool")) else ask(request)
 
 
-def for_rounds(rounds: int, round_of: Callable[[int], tuple[ScriptedCall, ...]]) -> Persona:
-    """Asks for `round_of(number)` in each of some rounds, then answers."""
+def for_rounds(rounds: int, round_of: Callable[[int], tuple[ScriptedCall, ...]], text: str | None = None) -> Persona:
+    """Asks for `round_of(number)` in each of some rounds, perhaps with some words beside it, then answers."""
 
     def persona(request: ChatRequest) -> Reply:
         if request.number > rounds or not request.may_call:
             return Reply(text=DONE)
-        return Reply(tool_calls=round_of(request.number))
+        return Reply(text=text, tool_calls=round_of(request.number))
 
     return persona
 
@@ -46,5 +46,12 @@ def user_text(request: ChatRequest) -> str:
 
 
 def unless_thanked(persona: Persona) -> Persona:
-    """Answers a user who says thanks; else as the other persona."""
-    return lambda request: Reply(text="you are welcome") if user_text(request) == "thanks" else persona(request)
+    """Looks once more and then answers a user who says thanks; else as the other persona."""
+
+    def thanked(request: ChatRequest) -> Reply:
+        if user_text(request) != "thanks":
+            return persona(request)
+        looks = request.messages[-1].get("role") == "user" and request.may_call
+        return Reply(tool_calls=(call(),)) if looks else Reply(text="you are welcome")
+
+    return thanked

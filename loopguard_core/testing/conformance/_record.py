@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loopguard_core._events import SessionEnd
+from loopguard_core._events import DoomLoopDetected, SessionEnd
 from loopguard_core.testing.conformance._driver import Turn
 from loopguard_core.testing.personas import MARK
 from loopguard_core.testing.recorder import Recorder
@@ -39,6 +40,21 @@ class Record:
         """How often a tool really ran."""
         return sum(name == tool for name, _ in self.executions)
 
+    def lines(self) -> list[str]:
+        """All that must be the same wherever a script runs, line by line, without ids and without the SDK's name."""
+        told: list[str] = []
+        for number in range(1, len(self.requests) + 1):
+            known = set() if number == 1 else set(self.told(number - 1, "tool"))
+            new = [text for text in self.told(number, "tool") if text not in known] + self.told(number, "user")
+            told += [f"model call {number} reads: {text}" for text in new]
+        return [
+            *(_loop_line(event) for event in self.recorder.loops),
+            *told,
+            *(f"ran: {name} {json.dumps(arguments, sort_keys=True)}" for name, arguments in self.executions),
+            *(_end_line(event) for event in self.recorder.ends),
+            *(_turn_line(turn) for turn in self.turns),
+        ]
+
     def told(self, request: int, role: str | None = None) -> list[str]:
         """What loopguard put before the model in one request, oldest first.
 
@@ -68,3 +84,23 @@ def unanswered_calls(history: Sequence[Mapping[str, Any]]) -> list[str]:
         wrong += waiting
         waiting = [str(call["id"]) for call in message.get("tool_calls") or ()]
     return wrong + waiting
+
+
+def _loop_line(event: DoomLoopDetected) -> str:
+    what = f"{event.detector} {event.action.value} at {event.streak}, ladder says {event.proposed.value}"
+    about = f"{event.tool or event.channel} {event.fingerprint} {json.dumps(dict(event.evidence), sort_keys=True)}"
+    return f"round {event.round}, message {event.message_index}: {what}: {about}: {event.message}"
+
+
+def _end_line(event: SessionEnd) -> str:
+    verdict = event.verdict
+    by = "nothing" if verdict is None else f"{verdict.detector} {verdict.action.value} at {verdict.streak}"
+    counts = f"{event.turns} rounds, {event.model_calls} model calls, {event.tool_calls} tool calls"
+    return f"SessionEnd {event.reason}: {counts}, ended by {by}: {event.message} {event.error or ''}".rstrip()
+
+
+def _turn_line(turn: Turn) -> str:
+    if turn.error is not None:
+        return f"raised: {turn.error}"
+    text = turn.text or ""
+    return f"answer: {text[max(0, text.find(MARK)) :]}"  # what was written before a stop, some SDKs keep

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from loopguard_core._surface import Capability, Surface
+from loopguard_core._types import Action
 from loopguard_core.testing.conformance._driver import ToolBody
 from loopguard_core.testing.conformance._record import Record
 from loopguard_core.testing.personas import Persona
@@ -34,6 +35,20 @@ class Expected:
         """Whether single calls can be refused."""
         return "block" in self.surface.capabilities
 
+    @property
+    def steers(self) -> bool:
+        """Whether the model can be told something before its next call."""
+        return "steer" in self.surface.capabilities
+
+    @property
+    def stops(self) -> bool:
+        """Whether a run can be ended. Where it cannot, what would have ended it is still reported."""
+        return "stop" in self.surface.capabilities
+
+    def performs(self, action: str) -> str:
+        """What this surface does where the ladder asks for `action`, without a stronger model."""
+        return self.surface.perform(Action(action), escalation=False).value
+
     def loop_executions(self, block: int = 3, stop: int = 6) -> int:
         """How often an identical call really runs under a ladder, on a model that never listens."""
         if self.blocks:
@@ -56,6 +71,7 @@ class Script:
         tools: What each tool returns; called with its arguments and how often it ran before.
         policy: The policy, as a mapping.
         turns: What the user says, one a turn.
+        then: What the user says after that, on surfaces that keep a history.
         needs: Capabilities without which the script makes no sense.
         features: Driver features without which it makes no sense.
         plugins: Makes the plugins, given the record.
@@ -76,6 +92,7 @@ class Script:
     tools: Mapping[str, Callable[[Mapping[str, Any], int], Any]] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
     turns: Sequence[str] = ("go",)
+    then: str | None = None
     needs: frozenset[Capability] = frozenset()
     features: frozenset[str] = frozenset()
     plugins: Callable[[Record], Sequence[object]] = lambda record: ()

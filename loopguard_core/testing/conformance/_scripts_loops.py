@@ -36,9 +36,14 @@ def counting(arguments: Mapping[str, Any], ran: int) -> str:
     return f"{10 * ran} % done"
 
 
+def reading(arguments: Mapping[str, Any], ran: int) -> str:
+    """A healthy tool: what it says depends on what it is asked."""
+    return f"{arguments['query']} has {7 + ran * ran} lines, the first of which names customer {1000 - ran}"
+
+
 def full_ladder(expected: Expected) -> list[str]:
     """What an identical call brings out of the default ladder."""
-    middle = "block" if expected.blocks else "observe"
+    middle = expected.performs("block")
     return ["observe 2", f"{middle} 3", f"{middle} 4", f"{middle} 5", "stop 6"]
 
 
@@ -148,6 +153,7 @@ LOOPS: tuple[Script, ...] = (
         rule="An identical call with an unchanged result is refused from round 3 on, and the run is ended at round 6.",
         persona=deaf(),
         tools={"fetch": timeout},
+        needs=frozenset({"stop"}),
         check=_deaf,
     ),
     Script(
@@ -157,6 +163,7 @@ LOOPS: tuple[Script, ...] = (
         tools={"fetch": timeout},
         turns=("go", "thanks"),
         features=frozenset({"history"}),
+        needs=frozenset({"stop"}),
         check=_second_turn,
     ),
     Script(
@@ -181,6 +188,8 @@ LOOPS: tuple[Script, ...] = (
         rule="Each distinct call of a repeated round climbs its own ladder.",
         persona=deaf(*(call(arguments={"query": f"q{n}"}) for n in range(3))),
         tools={"fetch": timeout},
+        needs=frozenset({"stop"}),
+        features=frozenset({"fan_out"}),
         check=_fan_out_whole,
     ),
     Script(
@@ -188,6 +197,7 @@ LOOPS: tuple[Script, ...] = (
         rule="Only the offending calls of a round are refused.",
         persona=for_rounds(5, lambda n: (call(arguments={"query": "same"}), call(arguments={"query": f"new-{n}"}))),
         tools={"fetch": timeout},
+        features=frozenset({"fan_out"}),
         check=_fan_out_partly,
     ),
     Script(
@@ -195,6 +205,7 @@ LOOPS: tuple[Script, ...] = (
         rule="Identical calls in one round count once.",
         persona=for_rounds(2, lambda n: (call(), call(), call())),
         tools={"fetch": timeout},
+        features=frozenset({"fan_out"}),
         check=_once_a_round,
     ),
     Script(
@@ -206,13 +217,15 @@ LOOPS: tuple[Script, ...] = (
             else Reply(text=DONE)
         ),
         tools={"fetch": timeout},
+        needs=frozenset({"stop"}),
+        features=frozenset({"fan_out"}),
         check=_order,
     ),
     Script(
         name="healthy work",
         rule="Thirty different calls are left alone, and the model is told nothing.",
         persona=for_rounds(30, lambda n: (call(arguments={"query": f"page {n}", "n": n}),)),
-        tools={"fetch": timeout},
+        tools={"fetch": reading},
         check=_healthy,
     ),
     Script(
@@ -220,6 +233,7 @@ LOOPS: tuple[Script, ...] = (
         rule="A call whose result changes every time is progress.",
         persona=for_rounds(30, lambda n: (call(),)),
         tools={"fetch": counting},
+        features=frozenset({"tool_names"}),
         check=_polling,
     ),
     Script(
@@ -228,6 +242,7 @@ LOOPS: tuple[Script, ...] = (
         persona=deaf(call("no_such_tool")),
         tools={"fetch": timeout},
         features=frozenset({"unknown_tool"}),
+        needs=frozenset({"stop"}),
         check=_unknown_tool,
     ),
     Script(
@@ -236,6 +251,7 @@ LOOPS: tuple[Script, ...] = (
         persona=deaf(call(arguments='{"query": ')),
         tools={"fetch": timeout},
         features=frozenset({"invalid_json"}),
+        needs=frozenset({"stop"}),
         check=_invalid_json,
         well_formed=False,
     ),
