@@ -19,7 +19,8 @@ _HTTP_ERROR = 400
 # Such as: Error: x / TimeoutError: x / requests.exceptions.ConnectionError(x) / [ERROR] x / Traceback (most recent
 _ERROR_TEXT = re.compile(
     r"\s*(?:\[?(?:fatal |internal |tool |execution |runtime )?(?:error|exception)\]?(?:[:!(\s]|$)"
-    r"|an? (?:\w{1,20} )?(?:error|exception) (?:occurred|was raised|happened)|(?!no |zero |without )(?:[\w-]{1,24} ){1,3}error(?: code)?\s?[:(#-]?\s?(?:-?\d|:|$)"
+    r"|an? (?:\w{1,20} )?(?:error|exception) (?:occurred|was raised|happened)"
+    r"|(?!no |zero |without )(?:[\w-]{1,24} ){1,3}error(?: code)?\s?[:(#-]?\s?(?:-?\d|:|$)"
     r"|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]"
     r"|traceback \(most recent call last\))",
     re.IGNORECASE,

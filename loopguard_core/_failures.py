@@ -53,7 +53,8 @@ _SIGNS: Mapping[Root, Sequence[str]] = {
     ),
     "unavailable": (
         r"unavailable|overloaded|bad gateway|internal server error|try again later|temporarily",
-        rf"{_STATUS}50[0-35-9]\b|database is locked|could not obtain lock|deadlock|lock wait timeout|could not serialize|服务不可用",
+        rf"{_STATUS}50[0-35-9]\b|database is locked|could not obtain lock|deadlock",
+        r"lock wait timeout|could not serialize|服务不可用",
     ),
     "validation": (
         r"validation|invalid (?:argument|parameter|value|input|json|type|request|option|field|syntax|schema)",

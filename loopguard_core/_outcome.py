@@ -62,7 +62,8 @@ _PENDING_FIELD = re.compile(
     re.IGNORECASE,
 )
 _PENDING_TEXT = re.compile(
-    r"\b(?:still|is|are|keeps|currently|now) (?:\w+ )?(?:running|pending|queued|processing|building|starting|creating|deploying)\b"
+    r"\b(?:still|is|are|keeps|currently|now) (?:\w+ )?(?:running|pending|queued|processing"
+    r"|building|starting|creating|deploying)\b"
     r"|\b(?:in[ _-]?progress|pending|queued|waiting(?: for)?|please wait|provisioning|initiali[sz]ing)\b"
     r"|\bnot (?:yet )?(?:ready|finished|complete|completed|done|available)\b"
     r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|进行中|运行中|処理中|実行中|\b\d{1,3}(?:\.\d+)?\s?%",

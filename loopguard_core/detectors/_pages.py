@@ -106,7 +106,10 @@ class Pages:
 
     def save(self) -> Any:
         """As plain JSON."""
-        return [[key, [list(page) for page in t.ranges], t.again, t.since, t.last, t.width] for key, t in self._things.items()]
+        return [
+            [key, [list(page) for page in thing.ranges], thing.again, thing.since, thing.last, thing.width]
+            for key, thing in self._things.items()
+        ]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.

@@ -27,7 +27,9 @@ _WAITING_KEY = re.compile(
     r"(?:wait|sleep|delay|yield|block|poll)(?:_?(?:s|secs?|seconds|ms|millis|time|for|interval|minutes))*$",
     re.IGNORECASE,
 )
-_MOVES = re.compile(r"\d\s?(?:of|/)\s?\d|\d\s?%|\b(?:remaining|left|progress|eta|processed|copied|completed)\b", re.IGNORECASE)
+_MOVES = re.compile(
+    r"\d\s?(?:of|/)\s?\d|\d\s?%|\b(?:remaining|left|progress|eta|processed|copied|completed)\b", re.IGNORECASE
+)
 _HANDLE_KEY = re.compile(r"(?:^|_|[a-z])(?:id|session|job|task|handle|pid|run|process|terminal)$", re.IGNORECASE)
 _UNKNOWN_NATURE = Nature()
 
@@ -43,7 +45,7 @@ class Past:
         news: Rounds with news in the session, up to and with its last round.
         refused: True if it was refused the last time.
         polling: True if it was a poll when it was last asked for.
-        moving: True if the last change is one of something that gets on: so many of so many, a percentage, what is left.
+        moving: True if the last change is of something that gets on: so many of so many, a percentage, what is left.
         result: The last result that was recorded; None before the first.
         earlier: Hashes of the outcomes there were, each with its number, the last one last.
     """

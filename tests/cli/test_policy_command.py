@@ -81,7 +81,8 @@ def test_check_without_any_file_checks_the_default(command: Command) -> None:
 
 
 def test_hazards_are_printed_and_fail_only_under_strict(tmp_path: Path, command: Command) -> None:
-    path = written(tmp_path / "p.toml", "[ladder]\nstop = 3\n[tools.'[red]x[/]']\nloop_key = false\nnormalize = ['nfkc']\n")
+    text = "[ladder]\nstop = 3\n[tools.'[red]x[/]']\nloop_key = false\nnormalize = ['nfkc']\n"
+    path = written(tmp_path / "p.toml", text)
     code, out, err = command("check", path)
     assert (code, err) == (0, "")
     assert out.splitlines() == [
