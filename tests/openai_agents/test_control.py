@@ -401,6 +401,27 @@ def test_a_conversation_the_server_keeps_gets_every_kind_of_result(way):
     assert agent.model.asked[-1].rest["conversation_id"] == "conv_1"
 
 
+@every_way
+def test_a_last_answer_hands_over_to_nobody_and_is_checked_as_no_first_turn(way):
+    checked = []
+
+    def check(context, agent, given):
+        checked.append(agent.name)
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
+
+    other = Agent(name="B", model=Scripted(deaf()), tools=[Counted().tool])
+    other.input_guardrails = [InputGuardrail(guardrail_function=check)]
+    other.handoffs = [Agent(name="C", model=Scripted(lambda _: [say("taken over")]))]
+    first = agent_with(Scripted(lambda _: [handoff_call("b")]), handoffs=[other])
+    first.input_guardrails = [InputGuardrail(guardrail_function=check)]
+    config = RunConfig(input_guardrails=[InputGuardrail(guardrail_function=check)])
+    ran = go(way, first, guard=Watched(), on_stop="answer", run_config=config, session=SQLiteSession("s"))
+    assert (ran.output, ran.result.last_agent) == ("enough", other)
+    assert [asked.rest["handoffs"] for asked in other.model.asked[-2:]] == [["transfer_to_c"], []]
+    assert checked == ["A", "A"]  # the agent's own and the run's, of the first turn
+    assert_well_formed(ran.history)
+
+
 def test_a_wrong_way_to_stop_is_named():
     with pytest.raises(ValueError, match="on_stop must be 'raise', 'end' or 'answer', not 'stop'"):
         GuardedRunner.run_sync(agent_with(Scripted(deaf())), "x", guard="default", on_stop="stop")

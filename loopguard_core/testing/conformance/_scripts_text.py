@@ -146,13 +146,17 @@ def _said_again(record: Record, expected: Expected) -> None:
 
 def _said_beside(record: Record, expected: Expected) -> None:
     found = [(event.detector, event.action.value, event.streak) for event in record.recorder.loops]
+    first = found[0][2] if found else 0
+    assert first in (5, 6), "told at the fifth message, or as soon as some rounds after the first brought nothing"
     steer = expected.performs("steer")
-    assert found == [("repeated_message", steer, streak) for streak in (5, 6, 7, 8)], found
+    last = found[-1][2]
+    assert last in (7, 8), "a surface that only sees the run while tools are called does not hear its last message"
+    assert found == [("repeated_message", steer, streak) for streak in range(first, last + 1)], found
     assert record.ran("fetch") == 8, "nothing is refused"
     told = [len(record.told(number, "user")) for number in range(1, 10)]
-    assert told == [0] * 5 + [int(expected.steers), 0, 0, 0], told
+    assert told == [int(expected.steers and number == first + 1) for number in range(1, 10)], told
     if expected.steers:
-        assert advice_for("repeated_message", "with_calls").ways in record.told(6, "user")[0]
+        assert advice_for("repeated_message", "with_calls").ways in record.told(first + 1, "user")[0]
     assert record.end.reason == "complete"
 
 
