@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from llama_index.core.instrumentation import get_dispatcher
 
 for name, file in {
     "loopguard_llama_index_kit": "_kit.py",
@@ -23,3 +24,12 @@ for name, file in {
 def no_config_file(tmp_path, monkeypatch):
     """A guard made from None must not find a policy of somebody else's."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_one_test():
+    """The root dispatcher belongs to the process: what a test adds to it would watch every test after it."""
+    root = get_dispatcher()
+    before = root.event_handlers
+    yield
+    root.event_handlers = before
