@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+from loopguard_langchain._billing_agent import Run, Spent
 from loopguard_langchain._demo_chart import Curve
-from loopguard_langchain._demo_runs import Run, Spent
 
 _CENT = Decimal("0.01")
 _LITTLE_SAVED = Decimal("0.95")

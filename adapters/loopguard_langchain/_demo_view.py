@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from loopguard_core import Action, DoomLoopDetected, SessionEnd
+from loopguard_langchain._billing_agent import TOOL, Run
 from loopguard_langchain._demo_chart import text_chart
 from loopguard_langchain._demo_figures import Measure, count, money, saved
-from loopguard_langchain._demo_runs import TOOL, Run, Scenario
+from loopguard_langchain._demo_runs import Scenario
 
 _NOTES = {
     Action.OBSERVE: "noted; the call still runs",

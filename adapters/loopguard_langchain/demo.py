@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from loopguard_core import LoopGuard
+from loopguard_langchain._billing_agent import PRICE, Run, chat_model, run_agent, scripted_model
 from loopguard_langchain._demo_figures import Measure, as_json
-from loopguard_langchain._demo_runs import (
-    PRICE,
-    REAL_SCENARIOS,
-    SCENARIOS,
-    Run,
-    Scenario,
-    chat_model,
-    run_agent,
-    scripted_model,
-)
+from loopguard_langchain._demo_runs import REAL_SCENARIOS, SCENARIOS, Scenario
 from loopguard_langchain._demo_svg import svg_chart
 from loopguard_langchain._demo_view import Silence, Story
 
@@ -90,7 +82,7 @@ def _runs(args: argparse.Namespace, key: str, story: Story | None) -> list[Run]:
         if story is not None:
             story.begin(scenario)
         with _model(scenario, args, key) as model:
-            runs.append(run_agent(scenario, model, story or Silence()))
+            runs.append(run_agent(scenario.name, scenario.policy(), model, story or Silence()))
         if story is not None and runs[-1].ended == "complete":
             story.answer(runs[-1])
     return runs
@@ -101,7 +93,7 @@ def _model(scenario: Scenario, args: argparse.Namespace, key: str) -> Iterator[B
     from openai import OpenAIError
 
     if args.base_url is None:
-        with scripted_model(scenario) as model:
+        with scripted_model(scenario.persona) as model:
             yield model
         return
     try:

@@ -14,9 +14,9 @@ from decimal import Decimal
 from xml.etree import ElementTree as ET
 
 import pytest
+from loopguard_langchain._billing_agent import Run, Spent
 from loopguard_langchain._demo_chart import Axis, Curve, text_chart
 from loopguard_langchain._demo_figures import money, saved
-from loopguard_langchain._demo_runs import Run, Spent
 from loopguard_langchain._demo_svg import svg_chart
 from loopguard_langchain.demo import command
 
