@@ -99,6 +99,7 @@ async def _watch(
         added = closed.new_items[len(result.new_items) :]
         result.new_items, result.raw_responses = closed.new_items, closed.raw_responses
         result.final_output = closed.final_output
+        result.output_guardrail_results = closed.output_guardrail_results
         return Outcome(added=added, closed=True)
     if error is None and not paused and stop is not None and supervised.how == "raise":
         return Outcome(stop=supervised.stopped(stop, result))

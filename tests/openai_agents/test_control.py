@@ -12,6 +12,7 @@ from agents import (
     MaxTurnsExceeded,
     ModelSettings,
     MultiProvider,
+    OutputGuardrail,
     RunConfig,
     RunHooks,
     SQLiteSession,
@@ -43,6 +44,7 @@ from loopguard_openai_agents_kit import (
     say,
 )
 from openai.types.responses.response_output_item import McpApprovalRequest
+from openai.types.shared import Reasoning
 from pydantic import BaseModel
 
 from loopguard_core import Action, LoopGuard, PolicyError, hookimpl
@@ -81,6 +83,14 @@ def test_a_steered_model_is_told_once_and_history_does_not_keep_it(surface, way)
     assert model.asked[2].input[-1]["content"].startswith(OWN)
     assert not any(OWN in str(item.get("content")) for item in items_of(session))
     assert not any(OWN in str(item.get("content")) for item in ran.history)
+
+
+@every_way
+def test_a_model_that_is_wrapped_too_is_told_once(way):
+    guard = Watched(STEER)
+    agent, model, options = named(guard, deaf(), tools=[Counted()])
+    assert_stop(go(way, agent, on_stop="raise", **options))
+    assert [len(asked.told) for asked in model.asked] == [0, 0, 1, 0, 0, 0]
 
 
 @every_way
@@ -188,6 +198,10 @@ def test_the_stronger_model_gets_its_own_default_settings():
     chosen = Agent(name="A", model="gpt-5", tools=[lookup.tool], model_settings=ModelSettings(temperature=0.3))
     go("run", chosen, guard=guard, escalate_model="gpt-4.1", run_config=RunConfig(model_provider=provider))
     assert strong.asked[1].settings.temperature == 0.3
+    settings = ModelSettings(reasoning=Reasoning(effort="high"))
+    chosen = Agent(name="A", model="gpt-5", tools=[lookup.tool], model_settings=settings)
+    go("run", chosen, guard=guard, escalate_model="gpt-4.1", run_config=RunConfig(model_provider=provider))
+    assert strong.asked[2].settings.reasoning.effort == "high"
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -319,6 +333,7 @@ def test_answer_gives_the_model_one_last_call_without_tools(way, model_object):
     assert guard.reasons == ["doom_loop"]
     assert (guard.ends[0].model_calls, guard.ends[0].usage.total_tokens) == (7, 840)
     assert ran.result.last_agent is agent
+    assert ran.result.new_items[-1].agent is agent
     assert ran.result.context_wrapper.usage.requests == 7
     stored = items_of(session)
     assert_well_formed(stored)
@@ -382,6 +397,39 @@ def test_a_conversation_the_server_keeps_gets_the_last_results_with_the_last_que
 
 
 @every_way
+def test_a_last_answer_is_made_with_the_runs_own_context_and_checked_like_any_other(way):
+    seen, checked = [], []
+
+    def instructions(context, agent):
+        seen.append(context.context)
+        return "Be brief."
+
+    def check(context, agent, output):
+        checked.append(output)
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
+
+    guardrails = [OutputGuardrail(guardrail_function=check)]
+    agent = agent_with(Scripted(deaf()), Counted(), instructions=instructions, output_guardrails=guardrails)
+    ran = go(way, agent, guard=Watched(), on_stop="answer", context="the user's own")
+    assert set(seen) == {"the user's own"}
+    assert (ran.output, checked, len(ran.result.output_guardrail_results)) == ("enough", ["enough"], 1)
+
+
+@every_way
+def test_a_conversation_the_server_keeps_is_told_what_was_asked_where_no_call_was_made(way):
+    class Stopper:
+        @hookimpl
+        def stop_when(self, session):
+            return "closed today"
+
+    model = Scripted(deaf())
+    guard = Watched(plugins=[Stopper()])
+    ran = go(way, agent_with(model), guard=guard, on_stop="answer", conversation_id="conv_1")
+    assert (ran.output, guard.reasons) == ("enough", ["custom"])
+    assert [item["content"] for item in model.asked[0].input][:1] == ["Where is it?"]
+
+
+@every_way
 def test_a_conversation_the_server_keeps_gets_every_kind_of_result(way):
     """A hosted MCP server's calls are answered by approvals, and those stand behind the results of other tools."""
     hosted = {"type": "mcp", "server_label": "srv", "server_url": "http://127.0.0.1:1", "require_approval": "always"}
@@ -398,7 +446,8 @@ def test_a_conversation_the_server_keeps_gets_every_kind_of_result(way):
     assert ran.output == "enough"
     sent = [item.get("type") for item in agent.model.asked[-1].input]
     assert sent == ["function_call_output", "mcp_approval_response", None]
-    assert agent.model.asked[-1].rest["conversation_id"] == "conv_1"
+    rest = agent.model.asked[-1].rest
+    assert (rest["conversation_id"], rest["previous_response_id"]) == ("conv_1", None)
 
 
 @every_way

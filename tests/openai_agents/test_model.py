@@ -40,6 +40,7 @@ from loopguard_openai_agents_kit import (
     drain,
     every_way,
     go,
+    handoff_call,
     hooked,
     items_of,
     listening,
@@ -241,6 +242,7 @@ def test_a_model_alone_ends_the_run_before_the_sixth_round(way, attached):
     assert [action for _, action in guard.actions] == ["observe", "steer", "steer", "steer", "stop"]
     assert guard.reasons == ["doom_loop"]
     assert sum(len(asked.told) for asked in model.asked) == 1
+    assert ran.result.context_wrapper.usage.requests == 6  # the replaced response was made and paid for
     assert_well_formed(ran.history)
     assert_well_formed(items_of(session))
     assert guard._live == {}
@@ -356,13 +358,28 @@ def test_of_two_tools_only_the_one_with_a_guardrail_is_refused():
 @pytest.mark.parametrize("namespace", [None, "crm"])
 def test_a_tool_without_a_guardrail_is_not_said_to_be_refused(way, namespace):
     guard, counted = Watched(), Counted()
+    other = Counted(name="other", options={"tool_input_guardrails": [loop_guard_tool_guardrail(guard)]})
     tool = counted.tool
     if namespace is not None:
         [tool] = tool_namespace(name=namespace, description="d", tools=[tool])
     model = LoopGuardModel(Scripted(lambda _: [call().model_copy(update={"namespace": namespace})]), guard)
-    plainly(way, Agent(name="A", model=model, tools=[tool]))
+    plainly(way, Agent(name="A", model=model, tools=[tool, other.tool]))
     assert [action for _, action in guard.actions] == ["observe", "steer", "steer", "steer", "stop"]
     assert len(counted.ran) == 5
+
+
+@both_ways
+def test_a_model_alone_steers_agents_that_hand_over_to_each_other(way):
+    guard = Watched()
+    other = Counted(name="other", options={"tool_input_guardrails": [loop_guard_tool_guardrail(guard)]})
+    a, b = Agent(name="A", tools=[other.tool]), Agent(name="B", tools=[other.tool])
+    a.model = LoopGuardModel(Scripted(lambda _: [handoff_call("b")]), guard, on_stop="raise")
+    b.model = LoopGuardModel(Scripted(lambda _: [handoff_call("a")]), guard, on_stop="raise")
+    a.handoffs, b.handoffs = [b], [a]
+    assert_stop(plainly(way, a))
+    actions = [action for _, action in guard.actions]
+    assert "steer" in actions
+    assert "block" not in actions
 
 
 def test_fifty_runs_through_one_provider_do_not_mix():
