@@ -9,7 +9,7 @@ from loopguard_core._canonical import canonical_json
 from loopguard_core._context import current_session, inside
 from loopguard_core._errors import LoopGuardError, LoopGuardStop, PluginError, PolicyError
 from loopguard_core._estimate import estimate_tokens
-from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
+from loopguard_core._events import DoomLoopDetected, JudgedCall, PostModelCall, ResultRecorded, RoundJudged, SessionEnd
 from loopguard_core._fingerprint import fingerprint
 from loopguard_core._guard import LoopGuard, PolicyLike, as_guard
 from loopguard_core._hookspec import hookimpl
@@ -33,6 +33,7 @@ __all__ = [
     "DoomLoopDetected",
     "EndReason",
     "Finding",
+    "JudgedCall",
     "Ladder",
     "LoopGuard",
     "LoopGuardError",
@@ -43,6 +44,8 @@ __all__ = [
     "PolicyError",
     "PolicyLike",
     "PostModelCall",
+    "ResultRecorded",
+    "RoundJudged",
     "Session",
     "SessionEnd",
     "Stop",

@@ -62,6 +62,65 @@ class PostModelCall(_SessionEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgedCall:
+    """One call of a round, with the answer to it.
+
+    Attributes:
+        id: The provider's id; a hash of it where it is longer than 128 characters.
+        tool: The tool's name, cut to 64 printable characters.
+        fingerprint: Identity of the call, keyed (see `docs/privacy.md`); None for an exempt call.
+        action: What is done about it, or None.
+        streak: Rounds in a row that contained it; 0 for an exempt call.
+        duplicate: Whether the same identity came before it in this round.
+        blocked: Whether it does not run; `message` is then what the model gets in its place.
+        message: What the model is told about this call; None where nothing.
+        arguments: Its arguments, only if the policy sets `privacy.include_arguments`.
+    """
+
+    id: str
+    tool: str
+    fingerprint: str | None = None
+    action: Action | None = None
+    streak: int = 0
+    duplicate: bool = False
+    blocked: bool = False
+    message: str | None = None
+    arguments: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundJudged(_SessionEvent):
+    """The calls of a model response were judged; none of them has run yet.
+
+    Attributes:
+        message_index: Number of the assistant message, from 1.
+        calls: Every call of it, in order.
+        user_spoke: Whether a user spoke since the round before.
+    """
+
+    message_index: int = 0
+    calls: tuple[JudgedCall, ...] = ()
+    user_spoke: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRecorded(_SessionEvent):
+    """A call returned.
+
+    Attributes:
+        call_id: As in `JudgedCall`.
+        failed: Whether it was a failure.
+        fingerprint: Hash of the output, keyed: equal outputs of one session have equal ones.
+        output: The output, only if the policy sets `privacy.include_results`.
+    """
+
+    call_id: str
+    failed: bool
+    fingerprint: str
+    output: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionEnd(_SessionEvent):
     """A session ended.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
+from loopguard_core._events import DoomLoopDetected, PostModelCall, ResultRecorded, RoundJudged, SessionEnd
 from loopguard_core._types import Action
 
 if TYPE_CHECKING:
@@ -43,6 +43,16 @@ def session_end(event: SessionEnd) -> None:
 @hookspec
 def post_model_call(event: PostModelCall) -> None:
     """A model call succeeded. May be `async`."""
+
+
+@hookspec
+def round_judged(event: RoundJudged) -> None:
+    """The calls of a model response were judged, with a verdict or without; none of them has run. May be `async`."""
+
+
+@hookspec
+def result_recorded(event: ResultRecorded) -> None:
+    """A call returned. What loopguard put in place of a result is none. May be `async`."""
 
 
 @hookspec

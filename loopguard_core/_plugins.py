@@ -17,7 +17,7 @@ import pluggy
 from loopguard_core import _hookspec
 from loopguard_core._background import Background
 from loopguard_core._errors import PluginError
-from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
+from loopguard_core._events import DoomLoopDetected, PostModelCall, ResultRecorded, RoundJudged, SessionEnd
 from loopguard_core._faults import Faults
 from loopguard_core._hookspec import PROJECT
 from loopguard_core._types import Action
@@ -27,8 +27,17 @@ if TYPE_CHECKING:
     from loopguard_core._policy import Policy
     from loopguard_core._session import Session
 
-HOOKS = ("doom_loop_detected", "session_end", "post_model_call", "loop_key", "detectors", "stop_when")
-OBSERVERS = frozenset({"session_end", "post_model_call"})
+HOOKS = (
+    "doom_loop_detected",
+    "session_end",
+    "post_model_call",
+    "round_judged",
+    "result_recorded",
+    "loop_key",
+    "detectors",
+    "stop_when",
+)
+OBSERVERS = frozenset({"session_end", "post_model_call", "round_judged", "result_recorded"})
 """Hooks whose result is not used; only these may be `async def`."""
 
 ENTRY_POINT_GROUP = "loopguard"
@@ -212,6 +221,26 @@ class Plugins:
         for impl in self._impls["post_model_call"]:
             self._observe(impl, event)
 
+    def round_judged(self, event: RoundJudged) -> None:
+        """Tell every plugin."""
+        for impl in self._impls["round_judged"]:
+            self._observe(impl, event)
+
+    def result_recorded(self, event: ResultRecorded) -> None:
+        """Tell every plugin."""
+        for impl in self._impls["result_recorded"]:
+            self._observe(impl, event)
+
+    @property
+    def observes_rounds(self) -> bool:
+        """Whether any plugin implements `round_judged`."""
+        return bool(self._impls["round_judged"])
+
+    @property
+    def observes_results(self) -> bool:
+        """Whether any plugin implements `result_recorded`."""
+        return bool(self._impls["result_recorded"])
+
     @property
     def observes_model_calls(self) -> bool:
         """Whether any plugin implements `post_model_call`."""
@@ -260,7 +289,7 @@ class Plugins:
                 self._fault(impl, f"stop_when returned {type(reason).__name__}, not a short text")
         return None
 
-    def _observe(self, impl: pluggy.HookImpl, event: PostModelCall | SessionEnd) -> None:
+    def _observe(self, impl: pluggy.HookImpl, event: PostModelCall | RoundJudged | ResultRecorded | SessionEnd) -> None:
         result = self._call(impl, event=event)
         if isinstance(result, Coroutine):
             self.background.submit(result, self._name_of(impl))

@@ -286,6 +286,8 @@ class PrivacySettings(Settings):
 
     include_arguments: Flag = False
     """Put the arguments of calls into events."""
+    include_results: Flag = False
+    """Put what calls returned into events."""
     fingerprint_key: Annotated[SecretStr, Field(strict=False, min_length=1)] | None = None
     """Key for the fingerprints that leave the process. None: a random one per process."""
     plain_fingerprints: Flag = False

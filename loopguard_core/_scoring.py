@@ -227,6 +227,10 @@ class Scorer:
         """What is known of a tool by its name."""
         return self._identifier.nature(tool)
 
+    def fingerprint(self, call: ObservedCall) -> str:
+        """What names a call's identity outside the process."""
+        return self._identifier.fingerprint(call, self.key)
+
     def perform(self, action: Action, refusable: bool = True) -> Action:
         """The action, or the next weaker one that can be done here to such a call."""
         return self._can_do(action if refusable or action is not Action.BLOCK else Action.STEER)

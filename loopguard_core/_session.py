@@ -14,13 +14,15 @@ from types import TracebackType
 from typing import Any, Self, get_args
 
 from loopguard_core import _messages
+from loopguard_core._bounded import call_key
 from loopguard_core._contained import contained, nothing
 from loopguard_core._errors import LoopGuardStop
-from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
+from loopguard_core._events import DoomLoopDetected, PostModelCall, ResultRecorded, RoundJudged, SessionEnd
 from loopguard_core._key_limit import is_key_limit
 from loopguard_core._money import key_stop, provider_stop
 from loopguard_core._prices import warm
 from loopguard_core._refusals import Refusals
+from loopguard_core._round_events import judged_calls, recorded_result
 from loopguard_core._scoring import RANK, ScoredCall, ScoredRound
 from loopguard_core._session_state import NOTHING, SessionState, limit_stop
 from loopguard_core._types import Action, Channel, Decision, Directive, EndReason, Stop, ToolCall, Usage, Verdict
@@ -43,6 +45,8 @@ def _unscored(calls: Sequence[ToolCall], *_: Any, **__: Any) -> list[Decision]:
 
 class Session(SessionState):
     """One run. Made by `LoopGuard.session`; every method may be called from any thread."""
+
+    _user_spoke = False
 
     # -- around a model call -----------------------------------------------------------------------------------
 
@@ -351,6 +355,7 @@ class Session(SessionState):
         decisions = [self._answer(row) for row in scored.calls]
         if self._refuses:  # only then, so that a healthy round does not pay for it
             self._refused = Refusals(scored, decisions)
+        self._tell_round(calls, scored, decisions)
         for call in scored.followed:
             call.shrink(len(scored.followed) <= _SMALL_ROUND)
         return decisions
@@ -400,8 +405,11 @@ class Session(SessionState):
         """
         try:  # as in `begin_round`
             with self.lock:
-                if self._guard.enabled and not self._open.record(call_id, output, is_error):
-                    self._guard.count("result of an unknown call")
+                if self._guard.enabled:
+                    if not self._open.record(call_id, output, is_error):
+                        self._guard.count("result of an unknown call")
+                    elif self._guard.plugins.observes_results:
+                        self._tell_result(call_id, output, is_error)
         except Exception as error:  # noqa: BLE001  # see `contained`
             self.faults.note("record_result", error)
 
@@ -426,6 +434,7 @@ class Session(SessionState):
         """A user spoke: asking for the same thing again is legitimate, so streaks start afresh. Limits go on."""
         self._wake()
         self._close_round()
+        self._user_spoke = True
         self._effects.forget_pending()
         if self._directive is not None and self._directive.stop is None:
             self._directive = None
@@ -560,6 +569,31 @@ class Session(SessionState):
             return None
         reason = self._guard.plugins.stop_when(self)
         return None if reason is None else Stop("custom", None, _messages.custom_stop(reason))
+
+    def _tell_round(self, calls: Sequence[ToolCall], scored: ScoredRound, decisions: Sequence[Decision]) -> None:
+        if not self._guard.plugins.observes_rounds:
+            return
+        try:
+            privacy = self._guard.policy.privacy
+            rows = judged_calls(calls, scored, decisions, self._scorer.fingerprint, arguments=privacy.include_arguments)
+            event = RoundJudged(
+                **self._event_fields(), message_index=self._messages, calls=rows, user_spoke=self._user_spoke
+            )
+            self._user_spoke = False
+            self._guard.plugins.round_judged(event)
+        except Exception as error:  # noqa: BLE001  # the round is judged, whoever hears of it
+            self.faults.note("round_judged", error)
+
+    def _tell_result(self, call_id: str, output: Any, is_error: bool | None) -> None:
+        result = recorded_result(output, is_error, self._scorer.key)
+        if result is not None:
+            failed, mark = result
+            shown = output if self._guard.policy.privacy.include_results else None
+            self._guard.plugins.result_recorded(
+                ResultRecorded(
+                    **self._event_fields(), call_id=call_key(call_id), failed=failed, fingerprint=mark, output=shown
+                )
+            )
 
     def _judge(self, verdict: Verdict, proposed: Action, call: ObservedCall | None) -> tuple[Action, bool]:
         if not self._guard.plugins.observes_loops:
