@@ -9,7 +9,15 @@ from loopguard_core._canonical import canonical_json
 from loopguard_core._context import current_session, inside
 from loopguard_core._errors import LoopGuardError, LoopGuardStop, PluginError, PolicyError
 from loopguard_core._estimate import estimate_tokens
-from loopguard_core._events import DoomLoopDetected, JudgedCall, PostModelCall, ResultRecorded, RoundJudged, SessionEnd
+from loopguard_core._events import (
+    DoomLoopDetected,
+    JudgedCall,
+    PostModelCall,
+    ResultRecorded,
+    RoundJudged,
+    Saving,
+    SessionEnd,
+)
 from loopguard_core._fingerprint import fingerprint
 from loopguard_core._guard import LoopGuard, PolicyLike, as_guard
 from loopguard_core._hookspec import hookimpl
@@ -46,6 +54,7 @@ __all__ = [
     "PostModelCall",
     "ResultRecorded",
     "RoundJudged",
+    "Saving",
     "Session",
     "SessionEnd",
     "Stop",

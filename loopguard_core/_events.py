@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from loopguard_core._types import Action, EndReason, Usage, Verdict
@@ -120,6 +121,27 @@ class ResultRecorded(_SessionEvent):
     output: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What shadow mode would have saved: everything after the first call it would have refused.
+
+    Attributes:
+        action: What would have been done: `block` or `stop`.
+        detector: Which detector fired.
+        round: In which round.
+        rounds: Rounds after that one.
+        tokens: Tokens used after it; None where they are unknown.
+        cost: US dollars spent after it; None where they are unknown.
+    """
+
+    action: Action
+    detector: str
+    round: int
+    rounds: int
+    tokens: int | None = None
+    cost: Decimal | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SessionEnd(_SessionEvent):
     """A session ended.
@@ -134,6 +156,7 @@ class SessionEnd(_SessionEvent):
         duration: Active seconds, pauses excluded.
         message: What the model or the user was told about a stop; empty otherwise.
         error: Class name of the exception that ended the run; None otherwise.
+        saving: In shadow mode, what would have been saved; None where nothing would have been refused.
     """
 
     reason: EndReason
@@ -145,3 +168,4 @@ class SessionEnd(_SessionEvent):
     duration: float = 0.0
     message: str = ""
     error: str | None = None
+    saving: Saving | None = None

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from loopguard_core import _unseen
+from loopguard_core._allowed import Allowed
 from loopguard_core._budget import Budget
 from loopguard_core._built_in import BUILT_IN
 from loopguard_core._calls import Identifier
@@ -105,6 +106,7 @@ class LoopGuard:
         self._paused: OrderedDict[str, None] = OrderedDict()
         self._attached: set[str] = set()
         self._counts: Counter[str] = Counter()
+        self._allowed = Allowed()
         self._natures: dict[tuple[str, Any], Nature] = {}
         self._keys: KeySource | None = None
         if self.enabled and self.policy.key is not None:
@@ -218,6 +220,7 @@ class LoopGuard:
             self.faults,
             perform,
             self._fingerprint_key(),
+            self._allowed,
             history if self._wants_history else None,
         )
         claims = self._claims(parent, key) if self.enabled else ()
@@ -267,6 +270,22 @@ class LoopGuard:
         retries = Retries()
         own = [make(policy, history, retries) for name, make in BUILT_IN.items() if policy.detector_enabled(name)]
         return own + [d for d in self.plugins.detectors(policy) if policy.detector_enabled(d.name)]
+
+    # -- letting through ---------------------------------------------------------------------------------------
+
+    def allow(self, fingerprint: str, times: int | None = None) -> None:
+        """Let a call through, whatever the ladders say of it: verdicts about it only observe. Limits still hold.
+
+        Args:
+            fingerprint: `fingerprint` of a verdict about it. Fingerprints are keyed, so one from another process fits
+                only where the policy sets `privacy.fingerprint_key`.
+            times: How often it is let through where it would have been refused or have ended its run, counted over all
+                sessions; None for as long as this guard lives. The last 1,000 calls allowed are remembered.
+
+        Raises:
+            ValueError: Not a fingerprint, or not a number of times.
+        """
+        self._allowed.add(fingerprint, times)
 
     # -- attaching ---------------------------------------------------------------------------------------------
 

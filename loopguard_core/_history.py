@@ -153,6 +153,21 @@ class History:
         """What is known of an identity."""
         return self._known.get(identity)
 
+    def rounds_of(self, since: int, *, identity: str | None = None, tool: str | None = None) -> list[int]:
+        """The rounds remembered that a streak consists of, oldest first.
+
+        Args:
+            since: Round in which it began.
+            identity: Only rounds that asked for this call.
+            tool: Only rounds that asked for this tool, as `ObservedCall.tool_key` has it.
+        """
+        wanted = {name for name, past in self._known.items() if past.tool == tool} if identity is None else {identity}
+        return [
+            number
+            for number, requests, _ in self.rounds
+            if number >= since and ((identity is None and tool is None) or any(name in wanted for name, _ in requests))
+        ]
+
     def begin(self, calls: Sequence[ObservedCall], number: int) -> bool:
         """Look the calls of a round up, before anything is scored.
 
@@ -272,7 +287,7 @@ class History:
     def _place(self, call: ObservedCall, number: int) -> Past:
         past = self._known.get(call.identity)
         if past is None:
-            past = self._known[call.identity] = Past(number)
+            past = self._known[call.identity] = Past(number, call.tool_key)
             if len(self._known) > MAX_IDENTITIES:
                 self._drop(self._known.popitem(last=False)[0])
         else:

@@ -8,17 +8,17 @@ from loopguard_core._outcome import OWN_WORDS, REFUSED
 from loopguard_core._types import Action
 
 
-def verdict(action: Action, fact: str, advice: Advice, shadowed: Action | None = None) -> str:
+def verdict(action: Action, fact: str, advice: Advice, spared: str | None = None) -> str:
     """What a verdict says: to the model where it acts, else to the operator.
 
     Args:
         action: What is done.
         fact: The finding as one clause.
         advice: What to say beside it, where the model is to act on it.
-        shadowed: What would be done outside shadow mode.
+        spared: Why nothing is done about it, as a sentence.
     """
-    if shadowed is not None:
-        return f"{OWN_WORDS} {_sentence(fact)}. Shadow mode: outside it the action would be {shadowed.value}."
+    if spared is not None:
+        return f"{OWN_WORDS} {_sentence(fact)}. {spared}"
     if action is Action.STOP:
         return stopped(fact)
     if action is Action.BLOCK:
@@ -26,6 +26,16 @@ def verdict(action: Action, fact: str, advice: Advice, shadowed: Action | None =
     if action is Action.OBSERVE:
         return f"{OWN_WORDS} {_sentence(fact)}."
     return steered(fact, advice)
+
+
+def shadowed(action: Action) -> str:
+    """Why nothing is done in shadow mode."""
+    return f"Shadow mode: outside it the action would be {action.value}."
+
+
+def allowed(action: Action) -> str:
+    """Why nothing is done about a call that an operator has allowed."""
+    return f"This call was allowed: otherwise the action would be {action.value}."
 
 
 def blocked(fact: str, advice: Advice) -> str:

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from loopguard_core import _messages
 from loopguard_core._advice import Advice, advice_for
+from loopguard_core._allowed import Allowed
 from loopguard_core._bounded import SHORT_ID, call_key
 from loopguard_core._calls import Identifier
 from loopguard_core._faults import Faults
@@ -20,12 +21,16 @@ from loopguard_core._identity import display_name
 from loopguard_core._ladder import RUNGS, Ladder
 from loopguard_core._policy import Policy
 from loopguard_core._round import MAX_CALLS
+from loopguard_core._spending import Spending
 from loopguard_core._traits import Nature
 from loopguard_core._types import Action, Channel, ToolCall, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+MAX_SHOWN = 32
+"""Rounds named in the evidence of a verdict, the last ones."""
 
 RANK = {action: rank for rank, action in enumerate(RUNGS)}
 
@@ -108,7 +113,11 @@ class Scorer:
         faults: Where a detector that raises is noted; it is left out from then on.
         can_do: Cuts an action to what the surface can do.
         key: Keys fingerprints that leave the process; None for plain ones.
+        allowed: Calls that are observed only.
         history: What the session has seen; None where only arguments count.
+
+    Attributes:
+        spending: What the last model calls used.
     """
 
     def __init__(
@@ -119,9 +128,12 @@ class Scorer:
         faults: Faults,
         can_do: Callable[[Action], Action],
         key: bytes | None,
+        allowed: Allowed,
         history: History | None = None,
     ) -> None:
         self._policy = policy
+        self._allowed = allowed
+        self.spending = Spending()
         self._identifier = identifier
         self.history = history
         self._use(detectors)
@@ -269,11 +281,13 @@ class Scorer:
         finding, name, shadow = best.finding, best.detector.name, self._policy.shadow
         refusable = call is None or call.refusable
         tool = None if call is None else display_name(call.tool)
+        fingerprint = None if call is None else self._identifier.fingerprint(call, self.key)
+        allowed = not shadow and self._allowed.spares(fingerprint, refusal=RANK[best.action] >= RANK[Action.BLOCK])
         proposed = Verdict(
             detector=name,
-            action=Action.OBSERVE if shadow else self.perform(best.action, refusable),
+            action=Action.OBSERVE if shadow or allowed else self.perform(best.action, refusable),
             streak=finding.streak,
-            fingerprint=None if call is None else self._identifier.fingerprint(call, self.key),
+            fingerprint=fingerprint,
             tool=tool,
             call_id=None if call is None else call.call_id,
             round=number,
@@ -281,14 +295,15 @@ class Scorer:
             channel=channel,
             char=finding.char,
             abort=finding.abort and not shadow,
-            evidence=best.evidence,
+            evidence=best.evidence if call is None else {**best.evidence, **self._rounds(call, finding, number)},
         )
-        proposed = _worded(proposed, best, best.action if shadow else None)
+        spared = _messages.shadowed(best.action) if shadow else _messages.allowed(best.action) if allowed else None
+        proposed = _worded(proposed, best, spared)
         taken, overridden = judge(proposed, best.action, call)
         if shadow:
             return proposed, []
         verdict = proposed if taken is proposed.action else _worded(replace(proposed, action=taken), best)
-        rungs = (taken,) if overridden else best.ladder.crossed(finding.streak)
+        rungs = (taken,) if overridden or allowed else best.ladder.crossed(finding.streak)
         wanted = {self.perform(rung, refusable) for rung in rungs}
         about = finding.about or finding.identity or name
         effects = [
@@ -297,6 +312,19 @@ class Scorer:
             if rung in wanted and taken is not Action.STOP
         ]
         return verdict, effects
+
+    def _rounds(self, call: ObservedCall, finding: Finding, number: int) -> dict[str, Any]:
+        """Which rounds the evidence is, and what asking again has cost."""
+        if self.history is None:
+            return {}
+        if finding.about is None:
+            rounds = self.history.rounds_of(finding.since, identity=call.identity)
+        else:
+            rounds = self.history.rounds_of(finding.since, tool=None if finding.across else call.tool_key)
+        if not rounds:
+            return {}
+        rounds.append(number)
+        return {"at_rounds": rounds[-MAX_SHOWN:], **self.spending.wasted(rounds)}
 
     def close(self, calls: Sequence[ObservedCall], number: int) -> None:
         """Take note of what a round brought.
@@ -323,8 +351,8 @@ class Scorer:
             return None
 
 
-def _worded(verdict: Verdict, best: _Best, shadowed: Action | None = None) -> Verdict:
-    return replace(verdict, message=_messages.verdict(verdict.action, best.fact, best.advice, shadowed))
+def _worded(verdict: Verdict, best: _Best, spared: str | None = None) -> Verdict:
+    return replace(verdict, message=_messages.verdict(verdict.action, best.fact, best.advice, spared))
 
 
 def _id_of(call: ToolCall) -> str:

@@ -25,6 +25,7 @@ from loopguard_core._refusals import Refusals
 from loopguard_core._round_events import judged_calls, recorded_result
 from loopguard_core._scoring import RANK, ScoredCall, ScoredRound
 from loopguard_core._session_state import NOTHING, SessionState, limit_stop
+from loopguard_core._spending import Shadow
 from loopguard_core._types import Action, Channel, Decision, Directive, EndReason, Stop, ToolCall, Usage, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
 
@@ -193,6 +194,7 @@ class Session(SessionState):
         self.budget.clock.touch()
         self.budget.counters.model_calls += 1
         used = self._count_usage(model, usage if isinstance(usage, Usage) else _UNKNOWN)
+        self._scorer.spending.note(self.turns + 1, used)
         if self._guard.plugins.observes_model_calls:
             self._guard.plugins.post_model_call(
                 PostModelCall(
@@ -292,6 +294,14 @@ class Session(SessionState):
             found.append(self._read(lambda detector: detector.end_message(finish_reason), None, self._messages))
         verdicts = [verdict for verdict in found if verdict is not None]
         return max(verdicts, key=lambda verdict: RANK[verdict.action], default=None)
+
+    @contained(nothing)
+    def message_restarted(self) -> None:
+        """Somebody between the model and the caller asks anew inside one model call: what was read is in no message.
+
+        A retry the caller sees is `model_call_failed` and `before_model_call` instead.
+        """
+        self._drop_message()
 
     def _drop_message(self) -> None:
         """The running message will never be complete: a retry writes it anew."""
@@ -509,6 +519,7 @@ class Session(SessionState):
                 duration=self.seconds,
                 message="" if self._stop is None else self._stop.message,
                 error=None if error is None or isinstance(error, LoopGuardStop) else type(error).__name__,
+                saving=None if self._shadow is None else self._shadow.saving(self.turns, self.usage),
             )
         self._close_money()
         self._guard.session_ended(self, event)
@@ -596,9 +607,11 @@ class Session(SessionState):
             )
 
     def _judge(self, verdict: Verdict, proposed: Action, call: ObservedCall | None) -> tuple[Action, bool]:
+        policy = self._guard.policy
+        if policy.shadow and self._shadow is None and RANK[proposed] >= RANK[Action.BLOCK]:
+            self._shadow = Shadow(verdict, proposed, self.usage)
         if not self._guard.plugins.observes_loops:
             return verdict.action, False
-        policy = self._guard.policy
         event = DoomLoopDetected(
             **{field.name: getattr(verdict, field.name) for field in _VERDICT_FIELDS},
             **self._event_fields(),

@@ -20,6 +20,7 @@ from loopguard_core._pending_text import PendingText
 from loopguard_core._refusals import Refusals
 from loopguard_core._round import OpenRound
 from loopguard_core._scoring import Effect, Scorer
+from loopguard_core._spending import Shadow
 from loopguard_core._types import Directive, Stop, Usage, Verdict
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class SessionState:
         self._refuses = False
         self._refused: Refusals | None = None
         self._stop: Stop | None = None
+        self._shadow: Shadow | None = None
         self._directive: Directive | None = None
         self._ended: SessionEnd | None = None
         self._messages = 0
@@ -235,6 +237,7 @@ class SessionState:
                     "round": self._open.save(),
                     "history": None if self._scorer.history is None else self._scorer.history.save(),
                     "detectors": self._scorer.save(),
+                    "spending": self._scorer.spending.save(),
                     "stop": _saved.stop_to_json(self._stop),
                     "flags": [
                         int(self.budget.refused_calls),
@@ -244,6 +247,7 @@ class SessionState:
                     "message_state": self._message_state,
                     "key": self._guard.key_to_save(self._scorer.key),
                     **({"money": money} if money else {}),
+                    **({} if self._shadow is None else {"shadow": self._shadow.save()}),
                 },
                 bounded=self._scorer.own_detectors,
             )
@@ -266,6 +270,10 @@ class SessionState:
             parts.take("key", self._restore_key)
             if self._money is not None and parts.has("money"):  # else nothing was at stake
                 parts.take("money", self._money.restore)
+            if parts.has("spending"):
+                parts.take("spending", self._scorer.spending.restore)
+            if parts.has("shadow"):
+                parts.take("shadow", self._restore_shadow)
             if self._scorer.history is not None:
                 parts.take("history", self._scorer.history.restore)
             saved = parts.get("detectors", dict)
@@ -292,6 +300,9 @@ class SessionState:
         self.budget.refused_calls, self._answer_asked = bool(over), bool(asked)
         if waiting:  # a model call was on its way; its answer settles what it carried
             self._directive = self._pending_directive()
+
+    def _restore_shadow(self, value: Any) -> None:
+        self._shadow = Shadow.restored(value)
 
     def _restore_stop(self, value: Any) -> None:
         self._stop = _saved.stop_from_json(value)

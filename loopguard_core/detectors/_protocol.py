@@ -38,6 +38,7 @@ class Past:
     """What is known of an identity that was asked for before.
 
     Attributes:
+        tool: The tool's `tool_key`.
         first: Round in which it was first asked for.
         last: Round in which it was last asked for.
         times: Rounds that asked for it.
@@ -50,9 +51,22 @@ class Past:
         earlier: Hashes of the outcomes there were, each with its number, the last one last.
     """
 
-    __slots__ = ("changes", "earlier", "first", "last", "moving", "news", "polling", "refused", "result", "times")
+    __slots__ = (
+        "changes",
+        "earlier",
+        "first",
+        "last",
+        "moving",
+        "news",
+        "polling",
+        "refused",
+        "result",
+        "times",
+        "tool",
+    )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, tool: str) -> None:
+        self.tool = tool
         self.first = self.last = number
         self.times = self.changes = self.news = 0
         self.refused = self.polling = self.moving = False
@@ -91,7 +105,7 @@ class Past:
         """As plain JSON."""
         kept = None if self.result is None else self.result.save()
         numbers = [self.first, self.last, self.times, self.changes, self.news]
-        return [numbers, self.refused + 2 * self.polling, kept, [list(row) for row in self.earlier]]
+        return [self.tool, numbers, self.refused + 2 * self.polling, kept, [list(row) for row in self.earlier]]
 
     @classmethod
     def restored(cls, state: Any) -> Past:
@@ -100,8 +114,8 @@ class Past:
         Raises:
             ValueError: Not such a state.
         """
-        numbers, flags, kept, earlier = state
-        past = cls(0)
+        tool, numbers, flags, kept, earlier = state
+        past = cls(0, short_text(tool))
         past.first, past.last, past.times, past.changes, past.news = map(count, numbers)
         past.earlier = [(short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:]]
         past.refused, past.polling = bool(flags & 1), bool(flags & 2)
@@ -236,7 +250,8 @@ class Finding:
         char: Offset in the channel's text; None for calls.
         abort: True if the running stream is to be cut.
         advice: Names what the model is told, where that is not the kind's: a key of `loopguard_core._advice`.
-        about: What the streak is about, where it spans several identities; steering happens once for it.
+        about: What the streak is about, where it spans several identities of the tool; steering happens once for it.
+        across: True if the streak spans several tools.
     """
 
     streak: int
@@ -248,6 +263,7 @@ class Finding:
     abort: bool = False
     about: str | None = None
     advice: str | None = None
+    across: bool = False
 
 
 class Detector:

@@ -83,7 +83,9 @@ class Cycle(Detector):
         kind = self._kind(period, lap, between)
         evidence = {"period": period, "laps": laps, "since_round": start, "rounds": number - start + 1}
         return [
-            Finding(laps, self._since(about, start, laps), call.identity, kind, evidence, about=about)
+            Finding(
+                laps, self._since(about, start, laps), call.identity, kind, evidence, about=about, across=period > 1
+            )
             for call in present
         ]
 

@@ -127,7 +127,7 @@ class RepeatedFailure(Detector):
         if shared is not None and len(shared.seen) > 1:
             evidence = {"root": shared.failure.root, "failing_rounds": shared.rounds, "since_round": shared.since}
             findings.extend(
-                Finding(shared.rounds, shared.since, call.identity, "cross_tool", evidence, about="!root")
+                Finding(shared.rounds, shared.since, call.identity, "cross_tool", evidence, about="!root", across=True)
                 for call in calls
             )
         return findings

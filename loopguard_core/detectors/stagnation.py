@@ -119,7 +119,8 @@ class Stagnation(Detector):
             since = max(history.last_news, self._from) + 1
             evidence = {"rounds": quiet, "since_round": since}
             findings += [
-                Finding(quiet, since, call.identity, "nothing_new", evidence, about="!nothing_new") for call in calls
+                Finding(quiet, since, call.identity, "nothing_new", evidence, about="!nothing_new", across=True)
+                for call in calls
             ]
         return findings
 
