@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
-from loopguard_core.transcripts import anthropic_messages, langchain_messages, openai_chat, openai_responses
+from loopguard_core.transcripts import anthropic_messages, langchain_messages, openai_chat, openai_responses, recordings
 from loopguard_core.transcripts._model import Document, Transcript, TranscriptError
 
 MAX_BYTES = 200_000_000
@@ -35,10 +35,16 @@ class Reader(Protocol):
         """
 
 
-READERS: tuple[Reader, ...] = (langchain_messages, openai_responses, anthropic_messages, openai_chat)
+READERS: tuple[Reader, ...] = (
+    recordings,
+    langchain_messages,
+    openai_responses,
+    anthropic_messages,
+    openai_chat,
+)
 """The forms this release reads, the stricter ones first: the first one that recognizes a recording reads it.
 
-The first three recognize only what no other form has; chat messages are what is left."""
+The first four recognize only what no other form has; chat messages are what is left."""
 
 
 def read_transcript(path: str | os.PathLike[str]) -> Transcript:

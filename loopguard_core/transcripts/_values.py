@@ -134,4 +134,5 @@ def usage(recorded: Any, sent: str, received: str) -> Usage | None:
         reasoning_tokens=count(table(recorded.get(f"{received}_details")).get("reasoning_tokens")),
         total_tokens=count(recorded.get("total_tokens")),
         cost=dollars(recorded.get("cost")),
+        estimated=recorded.get("estimated") is True,
     )

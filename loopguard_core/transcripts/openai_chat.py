@@ -120,7 +120,8 @@ class _MessageReader:
     def _result(self, message: Mapping[str, Any]) -> ToolResult:
         call_id = identifier(message.get("tool_call_id"))
         answered = self._unanswered.take(call_id, text_or_none(message.get("name")))
-        return ToolResult(call_id or answered or "", tool_output(message.get("content")))
+        failed = True if message.get("is_error") is True else None
+        return ToolResult(call_id or answered or "", tool_output(message.get("content")), failed)
 
 
 def calls_of(message: Mapping[str, Any], response: int) -> tuple[ToolCall, ...]:

@@ -24,6 +24,9 @@ from loopguard_core.transcripts import (
 )
 
 KEYS = {
+    "loopguard recordings": """
+        role type session_id detector action streak round evidence reason message content tool_calls function is_error
+        """,
     "OpenAI chat messages": """
         role content tool_calls function name arguments tool_call_id reasoning usage type text
         """,
@@ -43,6 +46,7 @@ VALUES = """
     user assistant tool system function_call function_call_output custom_tool_call shell_call mcp_call message
     mcp_approval_request mcp_approval_response computer_call reasoning response response.completed list container_auto
     tool_use tool_result thinking text ai human AIMessageChunk AIMessage constructor chat error remove 1
+    loopguard session verdict end stop repeated_call
     """
 WORDS = VALUES.split()
 ROLES = ["user", "assistant", "tool", "system"]

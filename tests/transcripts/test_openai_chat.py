@@ -230,7 +230,7 @@ def test_reasoning_in_parts_of_the_content_is_reasoning() -> None:
         (b"[" + b"9" * 10_000 + b"]", "holds a number with too many digits"),
         (
             b"42",
-            "in a form this release reads (LangChain messages, OpenAI Responses items, Anthropic messages, OpenAI chat",
+            "(loopguard recordings, LangChain messages, OpenAI Responses items, Anthropic messages, OpenAI chat",
         ),
         (b"{}", "is not a recorded conversation"),
         (b'[{"type": "robot", "data": {}}]', "is not a recorded conversation"),
