@@ -60,7 +60,7 @@ async def close(
     """
     if how == "raise":
         return None
-    agent = data.last_agent
+    agent, written = data.last_agent, run.written
     closed: RunResult | None = None
     if how == "answer":
         with contained(run.guard, "the last answer"):
@@ -68,14 +68,15 @@ async def close(
     if closed is None:
         if translate.typed(agent.output_type):  # no text of ours is a valid final output
             return None
+        text = translate.closing_text(written, stop.message)
         with contained(run.guard, "the closing message"):
-            closed = _result(data, [translate.message_item(agent, stop.message)], [], stop.message)
+            closed = _result(data, [translate.message_item(agent, text)], [], text)
         if closed is None:
             return None
         context = AgentHookContext(context=data.context_wrapper.context, usage=data.context_wrapper.usage)
-        await hooks.hooks.on_agent_end(context, agent, stop.message)
+        await hooks.hooks.on_agent_end(context, agent, text)
         if agent.hooks is not None:
-            await agent.hooks.on_end(context, agent, stop.message)
+            await agent.hooks.on_end(context, agent, text)
     if options.get("session") is not None:  # it holds everything else already
         added = [item.to_input_item() for item in closed.new_items[len(data.new_items) :]]
         await options["session"].add_items([*unsaved, *added])
@@ -107,7 +108,11 @@ def _result(
 async def _answered(
     run: Run, data: RunErrorDetails, hooks: LoopGuardHooks, options: Mapping[str, Any]
 ) -> RunResult | None:
-    """Let the model answer from what was gathered, in a run of one call that offers no tools."""
+    """Let the model answer from what was gathered, in a run of one call that offers no tools.
+
+    Returns:
+        None if there is no answer worth having.
+    """
     text = run.session.final_answer()
     if text is None:
         return None
@@ -119,10 +124,12 @@ async def _answered(
         model_settings=without_tools(data.last_agent.model_settings),
     )
     chain, history = _conversation(data, options)
+    said: list[RunItem] = [translate.message_item(data.last_agent, run.written)] if run.written else []
+    sent = [translate.written(run.written)] if run.written else []
     run.closing = True
     answer = await Runner.run(
         agent,
-        [*history, translate.note(text)],
+        [*history, *sent, translate.note(text)],
         context=data.context_wrapper.context,
         max_turns=1,
         hooks=_AnswerHooks(hooks),
@@ -130,6 +137,8 @@ async def _answered(
         **chain,
     )
     data.context_wrapper.usage.add(answer.context_wrapper.usage)
+    if run.repeats or not answer.final_output:
+        return None
     items: list[RunItem] = [
         MessageOutputItem(agent=data.last_agent, raw_item=item.raw_item)
         if isinstance(item, MessageOutputItem)
@@ -138,7 +147,7 @@ async def _answered(
     ]
     return _result(
         data,
-        items,
+        [*said, *items],
         answer.raw_responses,
         answer.final_output,
         output_guardrail_results=answer.output_guardrail_results,

@@ -79,9 +79,13 @@ def text_delta(text: str) -> ResponseTextDeltaEvent:
     )
 
 
-def of_response(response: ModelResponse) -> list[TResponseStreamEvent]:
-    """The shortest stream the SDK understands."""
-    text = "".join(text for channel, text in translate.texts_of(response.output) if channel == "content")
+def of_response(response: ModelResponse, shown: str = "") -> list[TResponseStreamEvent]:
+    """The shortest stream the SDK understands.
+
+    Args:
+        response: What it says.
+        shown: The beginning of its text that consumers have seen already.
+    """
     completed = ResponseCompletedEvent(
         type="response.completed",
         sequence_number=1,
@@ -96,4 +100,4 @@ def of_response(response: ModelResponse) -> list[TResponseStreamEvent]:
             parallel_tool_calls=False,
         ),
     )
-    return [text_delta(text), completed]
+    return [text_delta(translate.said(response.output).removeprefix(shown)), completed]

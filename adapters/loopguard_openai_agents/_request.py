@@ -13,6 +13,7 @@ from agents.items import TResponseStreamEvent
 from agents.models import get_default_model_settings
 
 from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents._estimate import tokens_sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,11 @@ class ModelRequest:
     def items(self) -> list[TResponseInputItem]:
         """The input as a list."""
         return translate.as_list(self.input) if isinstance(self.input, str) else self.input
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens it has."""
+        return tokens_sent(self.system_instructions, self.items, [*self.tools, *self.handoffs])
 
     def told(self, texts: Sequence[str]) -> ModelRequest:
         """With something more for the model to read, where it is not in there yet."""

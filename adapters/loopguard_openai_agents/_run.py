@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agents import Model, ModelProvider, ModelResponse
+from agents import Model, ModelProvider, ModelResponse, ModelSettings
 
-from loopguard_core import Decision, LoopGuard, Session
+from loopguard_core import Action, Decision, LoopGuard, Session, Verdict
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._translate import Request
 
@@ -60,16 +60,19 @@ class Run:
         round: The calls of the last response.
         responded: Whether the last model call was answered.
         read: Whether the text of the running message went through the session already.
+        written: What the model had written when the stream of this turn was cut.
         answered_by: The model that answers, where it is not the agent's own.
         finished: Whether the SDK reported a final output.
         turn_limit: Whether the SDK's own turn limit ended it.
         closing: True while it gives its last answer after a stop.
+        repeats: Whether its last message repeats itself so that it would have been cut, had it been read as it came.
         loose: True if it was resumed and its new context was not seen yet.
         waits: True while it waits for a human and nobody went on with it.
         saved: Its session's state as it began to wait, for those who go on from there once more.
         handled: The exception that was being handled where it began.
         escalate_model: The stronger model, where the runner was given one.
         provider: Finds the stronger model by its name, where the runner knows it.
+        settings: The model settings the runner was given for all agents.
         started: When the running model call began.
     """
 
@@ -81,16 +84,19 @@ class Run:
     round: Round = field(default_factory=Round)
     responded: bool = False
     read: bool = False
+    written: str = ""
     answered_by: str | None = None
     finished: bool = False
     turn_limit: bool = False
     closing: bool = False
+    repeats: bool = False
     loose: bool = False
     waits: bool = False
     saved: Mapping[str, Any] | None = None
     handled: BaseException | None = None
     escalate_model: str | Model | None = None
     provider: ModelProvider | None = None
+    settings: ModelSettings | None = None
     started: float = 0.0
 
     def record_results(self, items: Sequence[Any]) -> None:
@@ -117,17 +123,18 @@ class Run:
 
     def begin_call(self) -> None:
         """A model call starts."""
-        self.responded, self.read, self.answered_by = False, False, None
+        self.responded, self.read, self.written, self.answered_by = False, False, "", None
         self.started = time.perf_counter()
 
     def end_message(self, response: ModelResponse) -> None:
         """The response is complete: let the session read what no model wrapper has read to it."""
+        self.repeats = False
         for request_id, output, failed in translate.hosted_results(response.output):
             self.session.record_result(request_id, output, failed)
         if not self.read:
             for channel, text in translate.texts_of(response.output):
-                self.session.feed_text(text, channel)
-        self.responded, self.read = True, False
+                self.repeats = to_cut(self.session.feed_text(text, channel)) or self.repeats
+        self.responded, self.read, self.written = True, False, ""
         self.session.end_message()
 
     def judge(self, requests: list[Request]) -> list[tuple[Request, Decision]]:
@@ -139,6 +146,11 @@ class Run:
     def seconds(self) -> float:
         """How long the model call took."""
         return time.perf_counter() - self.started
+
+
+def to_cut(verdict: Verdict | None) -> bool:
+    """Whether a message is to be cut for this."""
+    return verdict is not None and verdict.abort and verdict.action is not Action.OBSERVE
 
 
 def over(run: Run) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from agents import RunContextWrapper, RunState
 
-from loopguard_core import LoopGuard, Session
+from loopguard_core import EndReason, LoopGuard, Session
 from loopguard_openai_agents._run import Run, over
 
 MAX_WAITING = 1_000
@@ -57,8 +58,7 @@ class Registry:
         self._by_object: weakref.WeakValueDictionary[int, Run] = weakref.WeakValueDictionary()
         self._trees: weakref.WeakValueDictionary[int, Tree] = weakref.WeakValueDictionary()
         self._states: dict[int, tuple[weakref.ref[object], Run]] = {}
-        self._watched: dict[Run, weakref.ref[object]] = {}
-        self._gone: deque[Run] = deque()
+        self._watched: weakref.WeakSet[Run] = weakref.WeakSet()
         self._waiting: OrderedDict[Run, None] = OrderedDict()
 
     # -- by context ------------------------------------------------------------------------------------------------
@@ -184,9 +184,8 @@ class Registry:
             run.waits = True
             self._waiting[run] = None
             self._waiting.move_to_end(run)
-            oldest = self._waiting.popitem(last=False)[0] if len(self._waiting) > MAX_WAITING else None
-        if oldest is not None and oldest.session.ended is None:
-            oldest.session.end("cancelled")  # one that was said to be paused stays so, and can be resumed by its id
+            if len(self._waiting) > MAX_WAITING:
+                self._waiting.popitem(last=False)  # it can be gone on with by its session's id
 
     def take(self, run: Run) -> bool:
         """Go on with a run that waits; False if somebody did already."""
@@ -209,10 +208,9 @@ class Registry:
         if known is not None and known[0]() is state and known[1].guard is guard:
             return known[1]
         ids = {getattr(item.raw_item, "call_id", None) for item in state.get_interruptions()}
-        self.sweep()
         with self._lock:
             waiting = {run.session: run for run in self._waiting if run.guard is guard}
-            asking = [run for run in {*self._by_context.values(), *self._waiting} if ids & run.round.undecided]
+            asking = [run for run in self._known(guard) if ids & run.round.undecided]
         around = [[waiting[session] for session in _line(run.session) if session in waiting] for run in asking]
         return _only(list({runs[-1] for runs in around if runs}))
 
@@ -224,32 +222,41 @@ class Registry:
         ids = set(call_ids)
         if not ids:
             return None
-        self.sweep()
         with self._lock:
-            known = {run for run in (*self._by_context.values(), *self._waiting) if run.guard is guard}
+            known = self._known(guard)
         waiting = [run for run in known if ids & run.round.unanswered and not over(run)]
         return _only([run for run in waiting if ids & run.round.undecided] or waiting)
+
+    def goes_on(self, run: Run, usage: object) -> None:
+        """A resumed run shows up with this usage object, and the runs around it go on with it."""
+        self.bind_usage(run, usage)
+        with self._lock:
+            line = list(_line(run.session))
+            around = [other for other in self._watched if other.session in line]
+        for other in around:
+            self.watch(other, usage)
+        run.loose = True
 
     # -- runs whose end nobody reports -------------------------------------------------------------------------------
 
     def watch(self, run: Run, witness: object) -> None:
-        """Notice when this object is gone, and the run with it."""
+        """End the session once this object is gone, and the run with it. The last object said counts."""
+        with self._lock:
+            self._watched.add(run)
+        run.guard.end_with(witness, run.session, partial(self._unseen_end, run))
 
-        # A weak reference's callback may run anywhere, also under a lock of ours, so it only puts the run on a list.
-        def gone(_: object) -> None:
-            self._gone.append(run)
+    def _unseen_end(self, run: Run) -> EndReason:
+        """How a run ended that died without a word."""
+        if run.finished:
+            return "complete"
+        if _asks(run):
+            self.wait(run)
+            return "paused"
+        return "cancelled"
 
-        self._watched[run] = weakref.ref(witness, gone)
-
-    def sweep(self) -> None:
-        """End the sessions of runs that died without a word."""
-        while self._gone:
-            run = self._gone.popleft()
-            self._watched.pop(run, None)
-            if not over(run) and not run.finished and (run.loose or _asks(run)):
-                self.wait(run)  # one that was resumed has another context to come
-            elif not over(run):
-                run.session.end(None if run.finished else "cancelled")
+    def _known(self, guard: LoopGuard) -> set[Run]:
+        """Runs that may be gone on with."""
+        return {run for run in (*self._by_context.values(), *self._watched, *self._waiting) if run.guard is guard}
 
 
 def _only(runs: Sequence[Run]) -> Run | None:

@@ -34,11 +34,13 @@ class Outcome:
     Attributes:
         closed: True if the run was closed instead of raising.
         added: The closing items.
+        shown: The beginning of their text that the stream has shown already.
         stop: What is to be raised although the SDK raised nothing.
     """
 
     closed: bool = False
     added: Sequence[RunItem] = ()
+    shown: str = ""
     stop: LoopGuardStop | None = None
 
 
@@ -88,6 +90,7 @@ async def _watch(
             error = asyncio.CancelledError()  # `cancel(mode="after_turn")` leaves no trace but this
         # A streamed run stores its input after the hooks of its first model call.
         unsaved = [] if isinstance(given, RunState) or supervised.run.started else translate.as_list(given)
+        shown = supervised.run.written
         closed = await supervised.closed(error, unsaved)
     except BaseException as ours:  # the loop is closing, or closing the run failed
         supervised.end(error or ours)
@@ -100,7 +103,7 @@ async def _watch(
         result.new_items, result.raw_responses = closed.new_items, closed.raw_responses
         result.final_output = closed.final_output
         result.output_guardrail_results = closed.output_guardrail_results
-        return Outcome(added=added, closed=True)
+        return Outcome(added=added, shown=shown, closed=True)
     if error is None and not paused and stop is not None and supervised.how == "raise":
         return Outcome(stop=supervised.stopped(stop, result))
     return Outcome()
@@ -146,5 +149,7 @@ async def _events(
         raise outcome.stop
     for item in outcome.added:
         if isinstance(item, MessageOutputItem):
-            yield RawResponsesStreamEvent(data=events.text_delta(ItemHelpers.text_message_output(item)))
+            text = ItemHelpers.text_message_output(item).removeprefix(outcome.shown)
+            if text:
+                yield RawResponsesStreamEvent(data=events.text_delta(text))
             yield RunItemStreamEvent(name="message_output_created", item=item)

@@ -136,6 +136,7 @@ class Supervised:
             run = Run(guard, _session(guard, agent, surface, escalate_model, session_id, saved))
         run.loose = run.finished = run.turn_limit = False
         run.escalate_model, run.provider = escalate_model, config.model_provider
+        run.settings = config.model_settings
         if isinstance(input, RunState) and input.pending_input:
             run.session.user_turn()
         return cls(run, how, hooks, options, config)

@@ -205,20 +205,9 @@ def texts_of(output: Iterable[Any]) -> Iterator[tuple[Channel, str]]:
         yield "content", ""
 
 
-def texts_in(items: Any) -> Iterator[str]:
-    """Every text in what is sent to a model. What pictures and files are encoded as is none."""
-    if isinstance(items, str):
-        yield items
-    elif isinstance(items, Mapping):
-        for name, value in items.items():
-            if name not in _NO_TEXT:
-                yield from texts_in(value)
-    elif isinstance(items, Sequence) and not isinstance(items, (bytes, bytearray)):
-        for item in items:
-            yield from texts_in(item)
-
-
-_NO_TEXT = frozenset({"image_url", "file_data", "data", "encrypted_content", "id", "type", "status", "role"})
+def said(output: Iterable[Any]) -> str:
+    """What a response says, reasoning and calls left out."""
+    return "".join(text for channel, text in texts_of(output) if channel == "content")
 
 
 def usage_of(response: ModelResponse) -> Usage:
@@ -278,6 +267,11 @@ def message(text: str) -> ResponseOutputMessage:
 def written(text: str) -> TResponseInputItem:
     """What the model had written when its stream was cut."""
     return {"role": "assistant", "content": text}
+
+
+def closing_text(written: str, notice: str) -> str:
+    """The end of a run that was stopped, with what the model had written when its stream was cut."""
+    return f"{written}\n\n{notice}" if written else notice
 
 
 def message_item(agent: Agent[Any], text: str) -> MessageOutputItem:

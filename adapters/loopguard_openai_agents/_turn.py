@@ -1,35 +1,26 @@
-"""One model call through `LoopGuardModel`: who answers it, what of it is read, and when it is cut short.
-
-`Turn` works under hooks of ours, which count and judge. `LoneTurn` has only the model: it does that itself, and ends
-a run by putting a closing message in the place of the response that goes too far.
-"""
+"""One model call through `LoopGuardModel`: who answers it, what of it is read, and when it is cut short."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
-from agents import FunctionTool, Model, ModelResponse
-from agents import Usage as SdkUsage
+from agents import Model, ModelResponse
 from agents.items import TResponseStreamEvent
 from openai.types.responses import ResponseCompletedEvent
 
-from loopguard_core import Channel, Directive, Stop, Usage
+from loopguard_core import Channel, Directive, Stop, Usage, Verdict, estimate_tokens
 from loopguard_openai_agents import _events as events
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import ModelRequest
-from loopguard_openai_agents._run import Run
-from loopguard_openai_agents._sessions import registry
-from loopguard_openai_agents._stop import LoopGuardStop, OnStop
-
-GUARDRAIL_MARK = "__loopguard__"
-"""Set on the functions of our tool guardrails, so that a model wrapper sees which tools can refuse a call."""
+from loopguard_openai_agents._run import Run, to_cut
+from loopguard_openai_agents._stop import LoopGuardStop
 
 
 class Turn:
-    """One model call of a run that has hooks of ours.
+    """One model call of a run that has hooks of ours, which count and judge.
 
     Args:
         run: The run.
@@ -45,6 +36,9 @@ class Turn:
         self.usual = usual
         self._strong = strong
         self._cuts_left = run.guard.policy.text.retries
+        self._received: list[str] = []
+        self._said: list[str] = []
+        self._cut_by: Verdict | None = None
 
     async def respond(self) -> ModelResponse:
         """The response, of whichever model gives it in the end."""
@@ -68,7 +62,8 @@ class Turn:
         while True:
             directive = await self._directive()
             if directive.stop is not None:
-                for event in events.of_response(await self._closing(directive.stop)):
+                shown = self.run.written
+                for event in events.of_response(await self._closing(directive.stop), shown):
                     yield event
                 return
             model, request = self._directed(directive)
@@ -89,13 +84,18 @@ class Turn:
                 continue
             if not cut:
                 return
-            await self._cut(model, Usage())
+            await self._cut(model, self._estimated())
 
     # -- before ----------------------------------------------------------------------------------------------------
 
     async def _directive(self) -> Directive:
         """What to do about the next attempt; under hooks the first answer is the one they got."""
-        return await self.session.abefore_model_call(translate.model_name(self.usual))
+        self._received, self._said, self._cut_by = [], [], None
+        sent = most = None
+        if self.session.money is not None:
+            with contained(self.run.guard, "estimating tokens"):
+                sent, most = self.request.tokens, self.request.settings.max_tokens
+        return await self.session.abefore_model_call(translate.model_name(self.usual), sent, most)
 
     def _directed(self, directive: Directive) -> tuple[Model, ModelRequest]:
         request = self.request.told(directive.steer) if directive.steer else self.request
@@ -136,18 +136,35 @@ class Turn:
         return cut
 
     def _cuts(self, text: str, channel: Channel) -> bool:
+        self._received.append(text)
+        if channel == "content":
+            self._said.append(text)
         verdict = self.session.feed_text(text, channel)
-        if verdict is None or not verdict.abort:
+        if not to_cut(verdict) or (self._cuts_left <= 0 and self.session.stop is None):
             return False
-        return self._cuts_left > 0 or self.session.stop is not None
+        self._cut_by = self._cut_by or verdict
+        return True
 
     async def _cut(self, model: Model, usage: Usage) -> None:
-        """The message ends here; it was a model call all the same."""
+        """The message ends here; it was a model call all the same. The next attempt is shown what this one said."""
         self._cuts_left -= 1
-        self.run.read = False
+        said, by = "".join(self._said), self._cut_by
+        if by is not None and by.channel == "content":
+            said = said[: by.char]
         self.session.end_message()
         await self.session.aafter_model_call(translate.model_name(model), usage, self.run.seconds)
+        if said:
+            self.request = dataclasses.replace(self.request, input=[*self.request.items, translate.written(said)])
+        before = self.run.written
         self.run.begin_call()
+        self.run.written = said or before
+
+    def _estimated(self) -> Usage:
+        """Tokens of a call whose end, and so its usage, never came."""
+        with contained(self.run.guard, "estimating tokens"):
+            wrote = estimate_tokens("".join(self._received))
+            return Usage(input_tokens=self.request.tokens, output_tokens=wrote, estimated=True)
+        return Usage()
 
     # -- after -----------------------------------------------------------------------------------------------------
 
@@ -159,87 +176,6 @@ class Turn:
 
     async def _completed(self, event: ResponseCompletedEvent) -> list[TResponseStreamEvent]:
         return [event]
-
-
-class LoneTurn(Turn):
-    """One model call of a run without hooks of ours.
-
-    Args:
-        run: The run.
-        request: What the SDK asked for.
-        usual: The model that takes it.
-        strong: Gives the stronger model, given the run and its name.
-        on_stop: How a stop ends the run.
-    """
-
-    def __init__(
-        self, run: Run, request: ModelRequest, usual: Model, strong: Callable[[Run, str], Model], on_stop: OnStop
-    ) -> None:
-        super().__init__(run, request, usual, strong)
-        self._on_stop = on_stop
-        with contained(run.guard, "recording results"):
-            registry.forget_round(run)
-            run.record_results(request.items)
-        run.begin_call()
-
-    async def _settled(self, response: ModelResponse) -> ModelResponse:
-        """Count and judge; a response that ends the run is replaced."""
-        with contained(self.run.guard, "judging a response"):
-            await self._count(response)
-            for request, decision in self.run.judge(self._requests(response)):
-                if decision.blocked and request.call.refusable:
-                    self.run.round.refused[request.call.id] = decision.message or ""
-            registry.note_round(self.run)
-            self.run.finished = not self.run.round.requests
-        stop = self.session.stop
-        if stop is not None and self.run.round.requests:
-            return await self._closing(stop, response)
-        return response
-
-    async def _completed(self, event: ResponseCompletedEvent) -> list[TResponseStreamEvent]:
-        response = events.response_of(event)
-        settled = await self._settled(response)
-        if settled is response:
-            return [event]
-        text = "".join(text for channel, text in translate.texts_of(settled.output) if channel == "content")
-        return [events.text_delta(text), events.replaced(event, settled.output)]
-
-    async def _count(self, response: ModelResponse) -> None:
-        self.run.end_message(response)
-        await self.session.aafter_model_call(self.run.answered_by, translate.usage_of(response), self.run.seconds)
-
-    def _requests(self, response: ModelResponse) -> list[translate.Request]:
-        """The calls; only tools with a guardrail of ours can refuse one."""
-        handoffs = {handoff.tool_name for handoff in self.request.handoffs}
-        open_ = {getattr(tool, "qualified_name", tool.name) for tool in self.request.tools if not guarded(tool)}
-        return translate.requests_of(response.output, handoffs | open_)
-
-    async def _closing(self, stop: Stop, last: ModelResponse | None = None) -> ModelResponse:
-        """What ends the run in the place of a response with calls, which then never were made."""
-        schema = self.request.output_schema
-        structured = schema is not None and not schema.is_plain_text()
-        if self._on_stop == "answer":
-            text = self.session.final_answer()
-            if text is not None:
-                with contained(self.run.guard, "the last answer"):
-                    response = await self.request.without_tools().told([text]).respond(self.usual)
-                    await self._count(response)
-                    self.run.finished = True
-                    return response
-        if self._on_stop == "raise" or structured:
-            raise LoopGuardStop(stop)
-        self.run.finished = True
-        return ModelResponse(
-            output=[translate.message(stop.message)],
-            usage=SdkUsage() if last is None else last.usage,
-            response_id=None if last is None else last.response_id,
-        )
-
-
-def guarded(tool: Any) -> bool:
-    """Whether a tool has a guardrail of ours."""
-    guardrails = tool.tool_input_guardrails if isinstance(tool, FunctionTool) else None
-    return any(hasattr(guardrail.guardrail_function, GUARDRAIL_MARK) for guardrail in guardrails or ())
 
 
 @contextlib.asynccontextmanager

@@ -16,12 +16,12 @@ from agents.tool_context import ToolContext
 from loopguard_core import LoopGuard, PolicyLike, ToolCall, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
+from loopguard_openai_agents._lone_turn import GUARDRAIL_MARK
 from loopguard_openai_agents._run import Run
 from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import LoopGuardStop
 from loopguard_openai_agents._surfaces import GUARDRAIL
 from loopguard_openai_agents._translate import Request
-from loopguard_openai_agents._turn import GUARDRAIL_MARK
 
 
 def loop_guard_tool_guardrail(
@@ -109,7 +109,6 @@ async def _refusal(guard: LoopGuard, context: ToolContext[object]) -> str | None
 
 
 def _open(guard: LoopGuard, context: ToolContext[object]) -> Run:
-    registry.sweep()
     guard.attach(GUARDRAIL)
     agent = getattr(context.agent, "name", None)
     run = Run(guard, guard.session(parent=current_session(), agent=agent, surface=GUARDRAIL), finished=True)

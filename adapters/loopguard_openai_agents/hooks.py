@@ -25,6 +25,7 @@ from agents.tool_context import ToolContext
 from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
+from loopguard_openai_agents._estimate import tokens_sent, tools_of
 from loopguard_openai_agents._run import Run, over
 from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import LoopGuardStop
@@ -72,14 +73,20 @@ class LoopGuardHooks(RunHooks[Any]):
         """Record what the last round returned; stop here, or put before the model what it is to be told."""
         if self.guard.enabled:
             with contained(self.guard, "on_llm_start"):
-                await self._direct(self._run_of(context, agent, input_items), agent, input_items)
+                await self._direct(self._run_of(context, agent, input_items), agent, system_prompt, input_items)
         await self.hooks.on_llm_start(context, agent, system_prompt, input_items)
 
-    async def _direct(self, run: Run, agent: Agent[Any], input_items: list[TResponseInputItem]) -> None:
+    async def _direct(
+        self, run: Run, agent: Agent[Any], system_prompt: str | None, input_items: list[TResponseInputItem]
+    ) -> None:
         run.agent = agent
         run.record_results(input_items)
         if not run.closing:
-            directive = await run.session.abefore_model_call(translate.model_name(agent.model))
+            sent = most = None
+            if run.session.money is not None:
+                sent = tokens_sent(system_prompt, input_items, tools_of(agent))
+                most = agent.model_settings.resolve(run.settings).max_tokens
+            directive = await run.session.abefore_model_call(translate.model_name(agent.model), sent, most)
             if directive.stop is not None:
                 raise await self._stopped(run, directive.stop)
             # The SDK sends this very list; what is added to it is seen once and kept nowhere.
@@ -178,7 +185,6 @@ class LoopGuardHooks(RunHooks[Any]):
         return run
 
     def _new_run(self, context: RunContextWrapper[Any], agent: Agent[Any]) -> Run:
-        registry.sweep()
         outer = self._outer(context)
         parent = current_session() if outer is None else outer.session
         return Run(self.guard, self.guard.session(parent=parent, agent=agent.name, surface=HOOKS))
@@ -202,8 +208,7 @@ class LoopGuardHooks(RunHooks[Any]):
             # A resumed run shows up with the tool a human approved, under objects nobody has seen.
             run = registry.resumed(self.guard, [call_id])
             if run is not None:
-                registry.bind_usage(run, context.usage)
-                run.loose = True
+                registry.goes_on(run, context.usage)
         return run
 
     def _run_of_end(self, context: RunContextWrapper[Any], agent: Agent[Any]) -> Run | None:

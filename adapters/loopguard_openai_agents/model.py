@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
 import weakref
 from collections.abc import AsyncIterator
-from decimal import Decimal
 from typing import Any
 
 from agents import (
@@ -26,26 +23,16 @@ from agents.agent_output import AgentOutputSchemaBase
 from agents.items import TResponseStreamEvent
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
-from loopguard_core import (
-    Action,
-    Channel,
-    Directive,
-    LoopGuard,
-    PolicyLike,
-    Usage,
-    Verdict,
-    as_guard,
-    current_session,
-    estimate_tokens,
-)
+from loopguard_core import LoopGuard, PolicyLike, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
+from loopguard_openai_agents._lone_turn import LoneTurn, guarded
 from loopguard_openai_agents._request import ModelRequest
 from loopguard_openai_agents._run import Run
 from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import OnStop, checked
 from loopguard_openai_agents._surfaces import MODEL, MODEL_WITH_GUARDRAIL
-from loopguard_openai_agents._turn import LoneTurn, Turn, guarded
+from loopguard_openai_agents._turn import Turn
 
 try:
     # The SDK's own mark of a run in model calls; private, so a canary test watches it.
@@ -149,12 +136,12 @@ class LoopGuardModel(Model):
         with contained(self._guard, "LoopGuardModel"):
             run = registry.of_items(request.input)
             if run is not None:
-                return None if run.closing else _Reading(run, request, self._model, self._strong)
+                return None if run.closing else Turn(run, request, self._model, self._strong)
             owner = get_model_run_owner()
             if owner is None or not self._guard.enabled:
                 return None
             run = registry.of_owner(owner) or self._open(owner, request)
-            return _LoneReading(run, request, self._model, self._strong, self._on_stop)
+            return LoneTurn(run, request, self._model, self._strong, self._on_stop)
         return None
 
     # -- a run without hooks of ours -------------------------------------------------------------------------------
@@ -199,63 +186,6 @@ class LoopGuardModel(Model):
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         """The model's own advice."""
         return self._model.get_retry_advice(request)
-
-
-class _Reading(Turn):
-    """A turn that keeps what a response that is cut had said: the model is to see it, and it is paid for."""
-
-    _received: list[str]
-    _said: list[str]
-    _cut_by: Verdict | None
-
-    async def _directive(self) -> Directive:
-        self._received, self._said, self._cut_by = [], [], None  # an attempt begins
-        return await super()._directive()
-
-    def _cuts(self, text: str, channel: Channel) -> bool:
-        self._received.append(text)
-        if channel == "content":
-            self._said.append(text)
-        verdict = self.session.feed_text(text, channel)
-        if verdict is None or not verdict.abort or verdict.action is Action.OBSERVE:
-            return False
-        if self._cuts_left <= 0 and self.session.stop is None:
-            return False
-        self._cut_by = self._cut_by or verdict
-        return True
-
-    async def _cut(self, model: Model, usage: Usage) -> None:
-        sent, said, by = self.request, "".join(self._said), self._cut_by
-        if usage.total_tokens is None and usage.output_tokens is None:
-            with contained(self.run.guard, "estimating tokens"):
-                usage = self._estimated(usage.cost)
-        await super()._cut(model, usage)
-        if by is not None and by.channel == "content":
-            said = said[: by.char]
-        if said:
-            self.request = dataclasses.replace(sent, input=[*sent.items, translate.written(said)])
-
-    def _estimated(self, cost: Decimal | None) -> Usage:
-        """Tokens of a call whose end, and so its usage, never came; see `estimate_tokens`."""
-        request = self.request
-        tools = [
-            [tool.name, getattr(tool, "description", ""), getattr(tool, "params_json_schema", {})]
-            for tool in request.tools
-        ]
-        sent = "".join(translate.texts_in([request.system_instructions or "", request.items]))
-        read = estimate_tokens(sent) + (estimate_tokens(json.dumps(tools, default=str)) if tools else 0)
-        wrote = estimate_tokens("".join(self._received))
-        return Usage(input_tokens=read, output_tokens=wrote, cost=cost, estimated=True)
-
-
-class _LoneReading(_Reading, LoneTurn):
-    """The same of a run without hooks of ours."""
-
-    def _requests(self, response: ModelResponse) -> list[translate.Request]:
-        requests = super()._requests(response)
-        with contained(self.run.guard, "MCP annotations"):
-            translate.annotate(requests, translate.hints_of_tools(self.request.tools))
-        return requests
 
 
 class LoopGuardModelProvider(ModelProvider):

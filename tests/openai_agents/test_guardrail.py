@@ -98,7 +98,7 @@ def test_nothing_is_kept_of_runs_that_are_over():
     for _ in range(20):
         assert plainly("run", agent).output == "done"
         gc.collect()
-    registry.sweep()
+    guard.close()
     assert guard.reasons == ["complete"] * 20
     assert guard._live == {}
     assert not [run for run in registry._watched if run.guard is guard]

@@ -355,7 +355,7 @@ def test_calls_a_provider_asks_approval_for_are_refused_before_anybody_is_asked(
 # -- ends that hooks are not told of -----------------------------------------------------------------------------------
 
 
-def test_a_run_that_dies_is_ended_when_the_next_one_begins():
+def test_a_run_that_dies_is_ended_when_nothing_holds_it_any_more():
     guard = Watched()
     hooks = LoopGuardHooks(guard)
     dying = Agent(name="A", model=Scripted(sequence([call()], lambda: ConnectionError("down"))), tools=[Counted().tool])
@@ -364,8 +364,8 @@ def test_a_run_that_dies_is_ended_when_the_next_one_begins():
     assert guard.reasons == []
     del ran
     gc.collect()
-    hooked("run", Agent(name="B", model=Scripted(lambda _: [say("hi")])), None, hooks=hooks)
-    assert guard.reasons == ["cancelled", "complete"]
+    guard.close()
+    assert guard.reasons == ["cancelled"]
     assert guard._live == {}
 
 
@@ -392,8 +392,8 @@ def test_a_run_that_is_cancelled_while_a_tool_runs_does_not_pass_for_one_that_wa
 
     asyncio.run(main())
     gc.collect()
-    hooked("run", Agent(name="B", model=Scripted(lambda _: [say("hi")])), None, hooks=hooks)
-    assert guard.reasons == ["cancelled", "complete"]
+    guard.close()
+    assert guard.reasons == ["cancelled"]
     assert guard._live == {}
 
 
@@ -419,8 +419,8 @@ def test_a_run_that_dies_as_it_hands_over_does_not_pass_for_one_that_waits(way):
     assert isinstance(ran.error, ZeroDivisionError)
     del ran
     gc.collect()
-    hooked("run", other, None, hooks=hooks)
-    assert guard.reasons == ["cancelled", "complete"]
+    guard.close()
+    assert guard.reasons == ["cancelled"]
     assert guard._live == {}
 
 
@@ -436,7 +436,7 @@ def test_nothing_is_kept_of_runs_that_are_over():
 
     asyncio.run(main())
     gc.collect()
-    registry.sweep()
+    guard.close()
     assert guard._live == {}
     assert not [run for run in registry._by_context.values() if run.guard is guard]
     assert not [run for run in registry._watched if run.guard is guard]

@@ -5,10 +5,10 @@ import sys
 
 import httpx
 import pytest
-from agents import Agent, FunctionTool, OpenAIChatCompletionsModel, RunConfig, Runner
+from agents import Agent, FunctionTool, OpenAIChatCompletionsModel, RunConfig, Runner, SQLiteSession
 from agents.mcp import MCPServerStdio
 from loopguard_openai_agents import GuardedRunner, LoopGuardHooks, LoopGuardModel, LoopGuardModelProvider, run_streamed
-from loopguard_openai_agents_kit import OWN, Counted, Models, Watched, acaught, assert_stop, drain, go
+from loopguard_openai_agents_kit import OWN, Counted, Models, Watched, acaught, assert_stop, drain, go, items_of
 from openai import AsyncOpenAI
 from text_samples import prose
 
@@ -75,15 +75,109 @@ def test_a_stream_is_cut_and_the_model_is_told_once():
     assert (cuts(guard), guard.reasons) == ([(1, "steer")], ["complete"])
 
 
-def test_the_second_time_the_run_ends():
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+def test_the_second_time_the_run_ends_with_what_was_written(way):
+    guard, session = Watched(), SQLiteSession("s")
+    with ScriptedServer(always) as server:
+        agent, options = guarded(server, guard)
+        ran = go(way, agent, session=session, **options)
+        if way == "run_streamed":
+            assert disconnects(server, 2) == 2
+        assert len(server.requests) == 2
+    written, _, notice = ran.output.partition("\n\n")
+    assert LOOP.startswith(written)
+    assert len(LEAD) < len(written) < 4_000
+    assert notice.startswith(OWN)
+    assert items_of(session)[-1]["content"][0]["text"] == ran.output
+    assert len(ran.history) == 2
+    assert (cuts(guard), guard.reasons) == ([(1, "steer"), (2, "stop")], ["doom_loop"])
+    if way == "run_streamed":
+        assert ran.deltas.endswith("\n\n" + notice)
+        assert ran.deltas.count(LEAD) == 2, "what the stream has shown is not shown again"
+
+
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+def test_a_last_answer_comes_after_what_was_written(way):
+    guard, session = Watched(), SQLiteSession("s")
+
+    replies = iter((Reply(LOOP), Reply(LOOP), Reply("The short of it.")))
+
+    def persona(request: ChatRequest) -> Reply:
+        return next(replies)
+
+    with ScriptedServer(persona) as server:
+        agent, options = guarded(server, guard)
+        ran = go(way, agent, session=session, on_stop="answer", **options)
+        sent = [message["role"] for message in server.requests[-1]["messages"]]
+    assert ran.output == "The short of it."
+    assert sent == ["user", "assistant", "user"]
+    written, answer = [item["content"][0]["text"] for item in items_of(session)[1:]]
+    assert LOOP.startswith(written)
+    assert len(LEAD) < len(written) < 4_000
+    assert answer == ran.output
+    if way == "run_streamed":
+        assert ran.deltas.count(LEAD) == 2
+        assert ran.deltas.endswith(answer)
+
+
+@pytest.mark.parametrize("on_stop", ["end", "answer"])
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+def test_a_model_alone_keeps_what_was_written(way, on_stop):
+    guard = Watched()
+
+    replies = iter((Reply(LOOP), Reply(LOOP), Reply("The short of it.")))
+
+    def persona(request: ChatRequest) -> Reply:
+        return next(replies)
+
+    with ScriptedServer(persona) as server:
+        agent = Agent(name="A", model=LoopGuardModel(model_of(server), guard, on_stop=on_stop))
+
+        async def run():
+            if way == "run":
+                return await acaught(Runner.run(agent, "Where is it?"))
+            return await drain(Runner.run_streamed(agent, "Where is it?"))
+
+        ran = asyncio.run(run())
+    texts = [item["content"][0]["text"] for item in ran.history[1:]]
+    assert LOOP.startswith(texts[0].partition("\n\n")[0])
+    assert texts[0].startswith(LEAD)
+    assert ran.output == texts[-1]
+    assert (OWN in ran.output, len(texts)) == ((True, 1) if on_stop == "end" else (False, 2))
+    assert guard.reasons == ["doom_loop"]
+    if way == "run_streamed":
+        assert ran.deltas.count(LEAD) == 2
+
+
+@pytest.mark.parametrize("surface", ["runner", "model"])
+def test_a_last_answer_that_repeats_itself_is_none(surface):
     guard = Watched()
     with ScriptedServer(always) as server:
         agent, options = guarded(server, guard)
-        ran = go("run_streamed", agent, **options)
-        assert disconnects(server, 2) == 2
-        assert len(server.requests) == 2
+        if surface == "runner":
+            ran = go("run", agent, on_stop="answer", **options)
+        else:
+            agent.model = LoopGuardModel(model_of(server), guard, on_stop="answer")
+            ran = asyncio.run(acaught(Runner.run(agent, "Where is it?")))
+        assert len(server.requests) == 3
     assert OWN in ran.output
-    assert (cuts(guard), guard.reasons) == ([(1, "steer"), (2, "stop")], ["doom_loop"])
+    assert ran.output.startswith(LEAD), "what was written before is kept"
+    assert len(ran.output) < 4_000
+    assert (guard.ends[0].model_calls, guard.reasons) == (3, ["doom_loop"])
+
+
+def test_what_was_written_is_kept_for_this_turn_only():
+    guard, lookup = Watched(), Counted()
+
+    def persona(request: ChatRequest) -> Reply:
+        called = Reply(tool_calls=(ScriptedCall("lookup", {"key": "K-1"}),))
+        return called if told(request) or request.texts("tool") else Reply(LOOP)
+
+    with ScriptedServer(persona) as server:
+        agent, options = guarded(server, guard, lookup.tool)
+        ran = go("run_streamed", agent, **options)
+    assert ran.output.startswith(OWN)
+    assert guard.reasons == ["doom_loop"]
 
 
 @pytest.mark.parametrize("way", ["run", "run_sync"])
