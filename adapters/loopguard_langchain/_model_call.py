@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from langchain.agents.middleware import ModelRequest, ModelResponse
@@ -11,11 +11,14 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.errors import GraphBubbleUp
 
-from loopguard_core import Action, Directive, LoopGuard, Session, Usage, Verdict
+from loopguard_core import Action, Directive, LoopGuard, Session, Usage, Verdict, is_key_limit
 from loopguard_langchain import _rounds as rounds
 from loopguard_langchain import _text as text
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._tap import Cut, tapped
+
+Used = tuple[str | None, Usage, float]
+"""What `after_model_call` is told: the model, its usage, and seconds."""
 
 
 class ModelCall:
@@ -54,9 +57,10 @@ class ModelCall:
         self._shows_stop = shows_stop
         self._cuts_left = guard.policy.text.retries
         self._sent = request
-        self._escalated = self._streaming = False
+        self._streaming = self._complete = False
         self._started = 0.0
         self._heard = self._shown = False
+        self._error: Exception | None = None
         self._received: list[str] = []
         self._said: list[str] = []
         self._piece: BaseMessage | None = None
@@ -64,9 +68,17 @@ class ModelCall:
         self._cut_by: Verdict | None = None
 
     @property
-    def name(self) -> str | None:
-        """The usual model's name."""
-        return translate.model_name(self.request.model)
+    def asked_for(self) -> tuple[str | None, int | None, int | None]:
+        """What the session is asked about: the usual model's name and, where money counts, the most it can use."""
+        model = self.request.model
+        if self.session.money is None:
+            return translate.model_name(model), None, None
+        try:
+            sent = text.sent_tokens([*_read(self.request), *self.kept], self.request.tools)
+        except Exception as error:  # noqa: BLE001  # an odd message must not end somebody's run
+            self._guard.faults.note("estimating tokens", error)
+            return translate.model_name(model), None, None
+        return translate.model_name(model), sent, translate.max_tokens(model, self.request.model_settings)
 
     # -- before ------------------------------------------------------------------------------------------------
 
@@ -78,7 +90,6 @@ class ModelCall:
             changes["messages"] = [*self.request.messages, *self.kept, *notes]
         if directive.model is not None:
             changes["model"] = self._strong(directive.model)
-        self._escalated = directive.model is not None
         return self.tapped(self.request.override(**changes) if changes else self.request)
 
     def tapped(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
@@ -97,13 +108,10 @@ class ModelCall:
     # -- while it is streamed ----------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """A stream starts; False to let it pass unread. What one that broke off before it said counts for nothing."""
+        """A stream starts; False to let it pass unread."""
         if self._streaming or self._cut_by is not None:
             return False
-        if self._heard and not self._escalated:  # that would use the escalation up
-            self.session.model_call_failed()
-            self.session.before_model_call(self.name)
-        self._forget()
+        self._abandon()
         self._streaming = True
         return True
 
@@ -122,9 +130,19 @@ class ModelCall:
             return None
         return f"\n\n{stop.message}" if self._said else stop.message
 
-    def end(self) -> None:
+    def end(self, *, complete: bool) -> None:
         """The stream is over."""
-        self._streaming = False
+        self._streaming, self._complete = False, complete
+
+    def failed(self, error: Exception) -> None:
+        """The model raised. Middleware between it and us may try again, or make an answer of its own out of it."""
+        self._error = error
+
+    def _abandon(self) -> None:
+        """Somebody between the model and us asks anew: what was heard until now is in no message."""
+        if self._heard:
+            self.session.message_restarted()
+        self._forget()
 
     def _feed(self, message: BaseMessage) -> None:
         try:
@@ -146,13 +164,13 @@ class ModelCall:
             self._cut_by = verdict
 
     def _forget(self) -> None:
-        self._heard = self._shown = False
+        self._heard = self._shown = self._complete = False
         self._received, self._said = [], []
-        self._piece = self._reported = self._cut_by = None
+        self._piece = self._reported = self._cut_by = self._error = None
 
     # -- after -------------------------------------------------------------------------------------------------
 
-    def failed(self, directive: Directive, error: BaseException) -> bool:
+    def lost(self, directive: Directive, error: BaseException) -> bool:
         """An attempt ended with an exception.
 
         Returns:
@@ -161,7 +179,7 @@ class ModelCall:
         Raises:
             BaseException: The error itself, which ends the run here.
         """
-        if self.was_cut(error):
+        if self._was_cut(error):
             return True
         self.session.model_call_failed(error)
         if directive.model is None or not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
@@ -169,23 +187,45 @@ class ModelCall:
             raise error
         return False
 
-    def was_cut(self, error: BaseException) -> bool:
-        """Whether this is our own cut."""
+    def lost_answer(self, error: BaseException) -> bool:
+        """The last answer ended with an exception. The stop stands all the same.
+
+        Returns:
+            True if there are no last words; False if that was our own cut, and what was written until then is them.
+
+        Raises:
+            BaseException: The error itself, where it means more than that the model failed.
+        """
+        if self._was_cut(error):
+            return False
+        if not isinstance(error, Exception):
+            self.session.end(error=error)
+            raise error
+        self.session.model_call_failed(error)
+        return True
+
+    def _was_cut(self, error: BaseException) -> bool:
         return isinstance(error, Cut) and error.tap is self
 
-    def answered(self, response: ModelResponse[Any] | None) -> None:
-        """Count an attempt and judge what it said; None is one that was cut in the middle of its stream."""
+    def answered(self, response: ModelResponse[Any] | None) -> Iterator[Used]:
+        """Judge what an attempt said; None is one that was cut in the middle of its stream.
+
+        Yields:
+            What is to be counted before it goes on.
+        """
         message = None if response is None else rounds.assistant_message(response)
         if response is not None and self._cut_by is not None:  # somebody made an answer of their own out of the cut
-            self._count_cut()
+            yield self._used_by_cut()
             self._cuts_left -= 1
             self._forget()
         if response is None:
-            self._count_cut()
+            yield self._used_by_cut()
         elif message is None:
-            self.session.after_model_call(translate.model_name(self._sent.model), duration=self._seconds)
+            yield translate.model_name(self._sent.model), Usage(), self._seconds
+        elif self._gave_up(message):
+            self.session.model_call_failed(self._error)
         else:
-            self._count(message)
+            yield self._used_by(message)
         if response is not None and response.structured_response is not None:
             return
         self.cut = self._cut_by is not None
@@ -198,34 +238,33 @@ class ModelCall:
             self.kept += rounds.said(self._kept(message))
 
     def answer(self, response: ModelResponse[Any] | None) -> AIMessage | None:
-        """Count the last answer; one that was cut is kept as far as it went."""
-        self.answered(response)
-        if self.cut:
-            return self._kept(None if response is None else rounds.assistant_message(response))
-        return None if response is None else rounds.assistant_message(response)
+        """The last answer; one that was cut as far as it went."""
+        message = None if response is None else rounds.assistant_message(response)
+        return self._kept(message) if self.cut else message
 
-    def _count_cut(self) -> None:
-        sent = self._sent
-        messages = [] if sent.system_message is None else [sent.system_message]
-        usage = Usage()
+    def _gave_up(self, message: AIMessage) -> bool:
+        """Whether no model said this, but middleware because of the limit on a key; whatever a model says has an id."""
+        return message.id is None and self._error is not None and is_key_limit(self._error)
+
+    def _used_by_cut(self) -> Used:
+        sent, usage = self._sent, Usage()
         try:
-            usage = text.estimated_usage([*messages, *sent.messages], sent.tools, self._received, self._reported)
+            usage = text.estimated_usage(_read(sent), sent.tools, self._received, self._reported)
         except Exception as error:  # noqa: BLE001  # as above
             self._guard.faults.note("estimating tokens", error)
         self.session.end_message()
-        self.session.after_model_call(translate.model_name(sent.model), usage, self._seconds)
+        return translate.model_name(sent.model), usage, self._seconds
 
-    def _count(self, message: AIMessage) -> None:
+    def _used_by(self, message: AIMessage) -> Used:
+        if self._heard and not self._complete:  # and what answered in the end is a model we do not read
+            self._abandon()
         if not self._heard:
             self._feed(message)
         if not self._said:
             self.session.feed_text("")  # it is known that there is none
         self._note(self.session.end_message(translate.finish_reason_of(message)))
-        self.session.after_model_call(
-            translate.model_of(message) or translate.model_name(self._sent.model),
-            translate.usage_of(message),
-            self._seconds,
-        )
+        name = translate.model_of(message) or translate.model_name(self._sent.model)
+        return name, translate.usage_of(message), self._seconds
 
     @property
     def _seconds(self) -> float:
@@ -243,3 +282,8 @@ class ModelCall:
             response_metadata={} if by is None else {"loopguard_cut": by.as_dict()},
             usage_metadata=None if message is None else message.usage_metadata,
         )
+
+
+def _read(request: ModelRequest[Any]) -> list[BaseMessage]:
+    """What the model reads."""
+    return [*([] if request.system_message is None else [request.system_message]), *request.messages]

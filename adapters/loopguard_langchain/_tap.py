@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, closing, contextmanager
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, Protocol, TypeVar, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langgraph.errors import GraphBubbleUp
 
 _TAP = "loopguard_tap"
@@ -49,8 +49,12 @@ class Tap(Protocol):
         """What consumers of a closed stream are told at its end."""
         ...
 
-    def end(self) -> None:
-        """The stream is over, whatever ended it."""
+    def end(self, *, complete: bool) -> None:
+        """The stream is over; not complete if an error ended it, or whoever read it lost interest."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """The model raised; somebody between it and us may make something else of that."""
         ...
 
 
@@ -68,13 +72,46 @@ def _tapped_class(kind: type[BaseChatModel]) -> type[BaseChatModel]:
     # Only what a class can do itself: LangChain looks at which of the two are there.
     body: dict[str, Any] = {"__slots__": (_TAP,)}
     body |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    if kind._stream is not BaseChatModel._stream:  # noqa: SLF001  # the interface of a chat model
+    body["_generate"] = _generate_of(kind)
+    if kind._agenerate is not BaseChatModel._agenerate:  # noqa: SLF001  # the interface of a chat model
+        body["_agenerate"] = _agenerate_of(kind)
+    if kind._stream is not BaseChatModel._stream:  # noqa: SLF001
         body["_stream"] = _stream_of(kind)
     if kind._astream is not BaseChatModel._astream:  # noqa: SLF001
         body["_astream"] = _astream_of(kind)
     make: Any = type(kind)
     made: type[BaseChatModel] = make(kind.__name__, (kind,), body)
     return made
+
+
+def _generate_of(kind: type[BaseChatModel]) -> Any:
+    @wraps(kind._generate)  # noqa: SLF001  # LangChain looks at its parameters
+    def _generate(self: BaseChatModel, *args: Any, **kwargs: Any) -> ChatResult:
+        try:
+            return kind._generate(self, *args, **kwargs)  # noqa: SLF001
+        except Exception as error:
+            _failed(self, error)
+            raise
+
+    return _generate
+
+
+def _agenerate_of(kind: type[BaseChatModel]) -> Any:
+    @wraps(kind._agenerate)  # noqa: SLF001
+    async def _agenerate(self: BaseChatModel, *args: Any, **kwargs: Any) -> ChatResult:
+        try:
+            return await kind._agenerate(self, *args, **kwargs)  # noqa: SLF001
+        except Exception as error:
+            _failed(self, error)
+            raise
+
+    return _agenerate
+
+
+def _failed(model: BaseChatModel, error: Exception) -> None:
+    tap: Tap | None = getattr(model, _TAP, None)
+    if tap is not None:
+        tap.failed(error)
 
 
 def _stream_of(kind: type[BaseChatModel]) -> Any:
@@ -123,10 +160,15 @@ def _reading(model: BaseChatModel) -> Iterator[Tap | None]:
     if tap is None or not tap.begin():
         yield None
         return
+    complete = False
     try:
         yield tap
+        complete = True
+    except Exception as error:
+        tap.failed(error)
+        raise
     finally:
-        tap.end()
+        tap.end(complete=complete)
 
 
 def _end(tap: Tap, chunk: ChatGenerationChunk | None) -> Iterator[ChatGenerationChunk]:

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
-from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from loopguard_core import Channel, Usage, estimate_tokens
-
-BYTES_PER_TOKEN = 3
-"""Of a tool's description; as `estimate_tokens` has it."""
 
 
 def texts_of(message: BaseMessage) -> Iterator[tuple[Channel, str]]:
@@ -108,9 +106,45 @@ def estimated_usage(sent: Iterable[BaseMessage], tools: Sequence[Any], received:
     known = dict(reported or {})
     read: int | None = known.get("input_tokens") or None
     if read is None:
-        read = estimate_tokens("".join(text for message in sent for _, text in texts_of(message)))
-        if tools:
-            read += count_tokens_approximately((), tools=list(tools), chars_per_token=BYTES_PER_TOKEN)
+        read = sent_tokens(sent, tools)
     wrote = max(estimate_tokens("".join(received)), known.get("output_tokens") or 0)
     cached = (known.get("input_token_details") or {}).get("cache_read")
     return Usage(input_tokens=read, output_tokens=wrote, cached_tokens=cached, estimated=True)
+
+
+def sent_tokens(messages: Iterable[BaseMessage], tools: Sequence[Any] = ()) -> int:
+    """About how many tokens a request has, pictures and files not counted; see `estimate_tokens`.
+
+    Args:
+        messages: The messages.
+        tools: The tools on offer.
+    """
+    total = 0
+    for message in messages:
+        content = message.content
+        if type(content) is str and not message.additional_kwargs:  # by far the most of them
+            total += estimate_tokens(content)
+            for call in getattr(message, "tool_calls", ()):
+                total += estimate_tokens(str(call["args"]))
+        else:
+            total += estimate_tokens("".join(text for _, text in texts_of(message)))
+    return total + _tool_tokens(tools)
+
+
+_sized: tuple[tuple[Any, ...], int] = ((), 0)
+"""The tools of the last request, and what they come to: that takes long, and few agents change theirs."""
+
+
+def _tool_tokens(tools: Sequence[Any]) -> int:
+    global _sized
+    known, tokens = _sized
+    if len(known) != len(tools) or any(one is not other for one, other in zip(known, tools, strict=True)):
+        tokens = sum(estimate_tokens(_described(tool)) for tool in tools)
+        _sized = tuple(tools), tokens
+    return tokens
+
+
+def _described(tool: Any) -> str:
+    if isinstance(tool, BaseTool):
+        tool = convert_to_openai_tool(tool)
+    return json.dumps(tool, default=str)

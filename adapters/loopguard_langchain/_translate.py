@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -66,6 +66,24 @@ def model_name(model: object) -> str | None:
         name = getattr(model, attribute, None)
         if isinstance(name, str):
             return name
+    return None
+
+
+_MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "num_predict")
+
+
+def max_tokens(model: object, settings: Mapping[str, Any]) -> int | None:
+    """The most a model may say, where its user set that; what it could say at most is no figure to plan with.
+
+    Args:
+        model: The chat model.
+        settings: What goes with the one request.
+    """
+    for given in (settings.get, lambda name: getattr(model, name, None)):
+        for name in _MAX_TOKENS:
+            most = given(name)
+            if type(most) is int and most > 0:
+                return most
     return None
 
 

@@ -8,7 +8,7 @@ fall to observe here, unless the tools ask it (`guard_tools`, `tool_call_wrapper
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
@@ -182,11 +182,26 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             if user_spoke(conversation, history, in_graph=scope.graph or scope.hosted):
                 session.user_turn()
         session = session or scope.session
-        stop = None if session is None else session.before_model_call(name).stop
+        stop = None if session is None else session.before_model_call(name, *self._most(session, history, kwargs)).stop
         if stop is not None:
             error = LoopGuardStop(stop)
             self._failed(run, error)
             raise error
+
+    def _most(
+        self, session: Session, history: Sequence[BaseMessage], given: Mapping[str, Any]
+    ) -> tuple[int | None, int | None]:
+        """Tokens about to be sent, and the most that may come back; unknown where nothing is held against it."""
+        if session.money is None:
+            return None, None
+        settings = given.get("invocation_params") or {}
+        try:
+            sent = text.sent_tokens(history, settings.get("tools") or ())
+        except Exception as error:  # noqa: BLE001  # an odd message; the limit holds without the estimate
+            self.guard.faults.note("estimating tokens", error)
+            return None, None
+        most = (given.get("metadata") or {}).get("ls_max_tokens")
+        return sent, most if type(most) is int else translate.max_tokens(None, settings)
 
     @contained
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **kwargs: Any) -> None:

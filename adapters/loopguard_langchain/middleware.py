@@ -131,16 +131,17 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         run = self._next_call(request)
         call = self._call(run, request)
         while True:
-            directive = run.session.before_model_call(call.name)
+            directive = run.session.before_model_call(*call.asked_for)
             if directive.stop is not None:
                 return self._finish(run, call, directive.stop, call.kept, handler)
             try:
                 response: ModelResponse[Any] | None = handler(call.directed(directive))
-            except BaseException as error:  # noqa: BLE001  # `failed` raises it unless there is another try
-                if not call.failed(directive, error):
+            except BaseException as error:  # noqa: BLE001  # `lost` raises it unless there is another try
+                if not call.lost(directive, error):
                     continue
                 response = None
-            call.answered(response)
+            for used in call.answered(response):
+                run.session.after_model_call(*used)
             if call.cut and not call.stopped:
                 continue
             outcome = self._judged(run, call, response)
@@ -157,16 +158,17 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         run = self._next_call(request)
         call = self._call(run, request)
         while True:
-            directive = await run.session.abefore_model_call(call.name)
+            directive = await run.session.abefore_model_call(*call.asked_for)
             if directive.stop is not None:
                 return await self._afinish(run, call, directive.stop, call.kept, handler)
             try:
                 response: ModelResponse[Any] | None = await handler(call.directed(directive))
             except BaseException as error:  # noqa: BLE001  # as in wrap_model_call
-                if not call.failed(directive, error):
+                if not call.lost(directive, error):
                     continue
                 response = None
-            call.answered(response)
+            for used in call.answered(response):
+                await run.session.aafter_model_call(*used)
             if call.cut and not call.stopped:
                 continue
             outcome = self._judged(run, call, response)
@@ -240,18 +242,14 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         written = call.last
         last = self._last_request(call, [*before, *rounds.said(written)])
         if last is not None:
-            response: ModelResponse[Any] | None = None
+            response, lost = None, False
             try:
                 response = handler(call.tapped(last))
-            except Exception as error:  # noqa: BLE001  # the stop stands; it only loses its last words
-                if not call.was_cut(error):
-                    run.session.model_call_failed(error)
-                    last = None
-            except BaseException as error:
-                run.session.end(error=error)
-                raise
-            if last is not None:
-                answer = call.answer(response)
+            except BaseException as error:  # noqa: BLE001  # `lost_answer` raises it unless the stop only loses its words
+                lost = call.lost_answer(error)
+            for used in () if lost else call.answered(response):
+                run.session.after_model_call(*used)
+            answer = None if lost else call.answer(response)
         return self._closed(run, call, stop, before, written, answer)
 
     async def _afinish(
@@ -267,18 +265,14 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         written = call.last
         last = self._last_request(call, [*before, *rounds.said(written)])
         if last is not None:
-            response: ModelResponse[Any] | None = None
+            response, lost = None, False
             try:
                 response = await handler(call.tapped(last))
-            except Exception as error:  # noqa: BLE001  # see _finish
-                if not call.was_cut(error):
-                    run.session.model_call_failed(error)
-                    last = None
-            except BaseException as error:
-                run.session.end(error=error)
-                raise
-            if last is not None:
-                answer = call.answer(response)
+            except BaseException as error:  # noqa: BLE001  # `lost_answer` raises it unless the stop only loses its words
+                lost = call.lost_answer(error)
+            for used in () if lost else call.answered(response):
+                await run.session.aafter_model_call(*used)
+            answer = None if lost else call.answer(response)
         await self.guard.adrain()
         return self._closed(run, call, stop, before, written, answer)
 

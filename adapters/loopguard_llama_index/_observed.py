@@ -43,6 +43,7 @@ class Observed:
     raised: LoopGuardStop | None = None
     _started: float = 0.0
     _heard: bool = False
+    _asking: bool = False
     _earlier: list[tuple[str | None, Usage]] = field(default_factory=list)
 
     def watch(self) -> Session:
@@ -59,7 +60,7 @@ class Observed:
 
     def asks(self, messages: Sequence[ChatMessage], model: str | None) -> None:
         """A model call starts; its input shows what the calls of the last round returned."""
-        self._started, self._heard = time.perf_counter(), False
+        self._started, self._heard, self._asking = time.perf_counter(), False, True
         if self.session is None:
             return
         open_ = {asked.tool_id: asked for asked in self.round.calls if not asked.done}
@@ -68,7 +69,8 @@ class Observed:
             if message.role == MessageRole.TOOL and asked is not None:
                 asked.done = True
                 self.session.record_result(asked.call.id, message.content)
-        self.session.before_model_call(model)
+        sent = None if self.session.money is None else translate.sent_tokens(messages)
+        self.session.before_model_call(model, sent)
 
     def hears(self, response: ChatResponse) -> None:
         """A piece of a response."""
@@ -84,6 +86,7 @@ class Observed:
 
     def answers(self, response: ChatResponse | None, model: str | None) -> None:
         """A response is complete."""
+        self._asking = False
         usage = Usage() if response is None else translate.usage_of(response.raw)
         if self.session is None:
             self._earlier.append((model, usage))
@@ -93,11 +96,19 @@ class Observed:
                 for channel, text in translate.texts_of(response.message):
                     self._say(self.session.feed_text(text, channel))
                 self.session.feed_text("")  # where there is none, that is known too
+            for text in () if response is None else translate.arguments_in(response.message):
+                self._say(self.session.feed_text(text, "arguments"))
             self._say(self.session.end_message(None if response is None else translate.finish_reason(response.raw)))
             self.session.after_model_call(model, usage, time.perf_counter() - self._started)
         calls = [] if response is None else _calls_in(response.message)
         if calls:
             self._begin(calls)
+
+    def fails(self, error: BaseException | None) -> None:
+        """Something failed; if a model call runs, it was that."""
+        if self._asking and self.session is not None:
+            self.session.model_call_failed(error)
+        self._asking = False
 
     def _begin(self, calls: Sequence[ToolSelection]) -> None:
         self.round = Round.of(calls, handoffs=False)
@@ -138,6 +149,13 @@ class Observed:
         if session.stop is not None or not self.round.over:
             return session.stop
         return session.before_model_call().stop
+
+    async def astop_now(self) -> Stop | None:
+        """`stop_now` for event loops."""
+        session = self.watch()
+        if session.stop is not None or not self.round.over:
+            return session.stop
+        return (await session.abefore_model_call()).stop
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
 from llama_index.core.agent.workflow import AgentOutput, ToolCallResult
-from llama_index.core.base.llms.types import ThinkingBlock, ToolCallBlock
+from llama_index.core.base.llms.types import TextBlock, ThinkingBlock, ToolCallBlock
 from llama_index.core.llms import LLM, ChatMessage
-from llama_index.core.tools import ToolOutput, ToolSelection
+from llama_index.core.tools import BaseTool, ToolOutput, ToolSelection
 
-from loopguard_core import Channel, Usage
+from loopguard_core import Channel, Usage, estimate_tokens
 
 _INPUT = ("prompt_tokens", "input_tokens", "prompt_token_count", "prompt_eval_count")
 _OUTPUT = ("completion_tokens", "output_tokens", "candidates_token_count", "eval_count")
@@ -72,10 +73,59 @@ def texts_of(message: ChatMessage) -> Iterator[tuple[Channel, str]]:
         yield "content", message.content
 
 
-def read_by_model(message: ChatMessage) -> list[str]:
-    """What a model reads of a message, pictures and files aside."""
-    calls = [str(block.tool_kwargs) for block in message.blocks if isinstance(block, ToolCallBlock)]
-    return [*(text for _, text in texts_of(message)), *calls]
+def arguments_in(message: ChatMessage) -> Iterator[str]:
+    """The arguments of the calls a response asks for, where they are not part of its text."""
+    for block in message.blocks:
+        if isinstance(block, ToolCallBlock):
+            kwargs = block.tool_kwargs
+            yield kwargs if isinstance(kwargs, str) else json.dumps(kwargs, default=str)
+
+
+def sent_tokens(*requests: Sequence[Any]) -> int:
+    """About how many tokens messages and reasoning steps have, pictures and files aside; see `estimate_tokens`."""
+    texts = (text for entries in requests for entry in entries for text in _read_by_model(entry))
+    return sum(map(estimate_tokens, texts))
+
+
+def _read_by_model(entry: Any) -> Iterator[str]:
+    if not isinstance(entry, ChatMessage):
+        yield entry.get_content()
+        return
+    for block in entry.blocks:
+        if isinstance(block, TextBlock):
+            yield block.text
+        elif isinstance(block, ToolCallBlock):
+            yield str(block.tool_kwargs)
+        elif isinstance(block, ThinkingBlock) and block.content:
+            yield block.content
+
+
+_sized: tuple[tuple[Any, ...], int] = ((), 0)
+"""The tools of the last request, and what they come to: that takes long, and few agents change theirs."""
+
+
+def tool_tokens(tools: Sequence[BaseTool]) -> int:
+    """The same for the tools on offer."""
+    global _sized
+    known, tokens = _sized
+    if len(known) != len(tools) or any(one is not other for one, other in zip(known, tools, strict=True)):
+        described = (f"{tool.metadata.description}{tool.metadata.get_parameters_dict()}" for tool in tools)
+        tokens = sum(map(estimate_tokens, described))
+        _sized = tuple(tools), tokens
+    return tokens
+
+
+_MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
+
+
+def max_tokens(llm: LLM) -> int | None:
+    """The most a model may say, where its user set that; what it could say at most is no figure to plan with."""
+    more = getattr(llm, "additional_kwargs", None)
+    for name in _MAX_TOKENS:
+        for most in (_get(more, name), getattr(llm, name, None)):
+            if type(most) is int and most > 0:
+                return most
+    return None
 
 
 def calls_of(output: AgentOutput) -> list[ToolSelection]:

@@ -117,6 +117,8 @@ class Turn:
                 written, usage = self._kept(text), self._estimated(llm_input, before)
             else:
                 with contained(self.run.guard, "the end of a model call"):
+                    for arguments in translate.arguments_in(output.response):
+                        self._said(self.session.feed_text(arguments, "arguments"))
                     self._said(self.session.end_message(translate.finish_reason(output.raw)))
                     await self.session.aafter_model_call(name, translate.usage_of(output.raw), seconds)
                     if directive.steer:
@@ -127,7 +129,12 @@ class Turn:
     # -- before ----------------------------------------------------------------------------------------------------
 
     async def _directive(self) -> Directive:
-        return await self.session.abefore_model_call(translate.model_name(self.agent.llm))
+        llm = self.agent.llm
+        sent = most = None
+        if self.session.money is not None:  # else nothing is held against it
+            with contained(self.run.guard, "estimating tokens"):
+                sent, most = self._sent(self._llm_input, await self.pad.entries()), translate.max_tokens(llm)
+        return await self.session.abefore_model_call(translate.model_name(llm), sent, most)
 
     async def _prepared(self, written: str) -> list[Any] | None:
         """The scratchpad as it is to be after a failed call; what a cut stream had written stays in it."""
@@ -216,17 +223,16 @@ class Turn:
             self.run.tell(self.ctx, verdict, self.agent.name)
 
     def _estimated(self, llm_input: Sequence[ChatMessage], scratchpad: Sequence[Any] | None) -> Usage:
-        """Tokens of a call whose end, and so its usage, never came; see `estimate_tokens`."""
+        """Tokens of a call whose end, and so its usage, never came."""
         with contained(self.run.guard, "estimating tokens"):
-            sent = [text for message in llm_input for text in translate.read_by_model(message)]
-            for entry in scratchpad or ():
-                sent += translate.read_by_model(entry) if isinstance(entry, ChatMessage) else [entry.get_content()]
-            for tool in self._rest[0]:
-                sent += [tool.metadata.description, str(tool.metadata.get_parameters_dict())]
-            read = estimate_tokens("".join(sent))
+            read = self._sent(llm_input, scratchpad or ())
             wrote = estimate_tokens("".join(self._received))
             return Usage(input_tokens=read, output_tokens=wrote, estimated=True)
         return Usage()
+
+    def _sent(self, llm_input: Sequence[ChatMessage], scratchpad: Sequence[Any]) -> int:
+        """About how many tokens a request has; see `estimate_tokens`."""
+        return translate.sent_tokens(llm_input, scratchpad) + translate.tool_tokens(self._rest[0])
 
     def _kept(self, text: str) -> str:
         """What is kept of a message that was cut: up to where the detector fired."""

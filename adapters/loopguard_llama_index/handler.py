@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from typing import Any
 
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.instrumentation.events.exception import ExceptionEvent
 from llama_index.core.instrumentation.events.llm import (
     LLMChatEndEvent,
     LLMChatInProgressEvent,
     LLMChatStartEvent,
 )
+from llama_index.core.instrumentation.events.span import SpanDropEvent
 from llama_index.core.llms import ChatResponse
 from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
@@ -72,6 +75,9 @@ class Watcher:
             self._run(run_id).answers(event.response, _answered_by(event.response))
         elif event.class_name() in _ENDS and ".run-" in (event.span_id or ""):
             self._over(run_id, event)
+        elif isinstance(event, (ExceptionEvent, SpanDropEvent)):
+            # A span names its error by text alone, but reports it where it is being handled.
+            self._run(run_id).fails(getattr(event, "exception", None) or sys.exception())
 
     def run(self, run_id: str) -> Observed:
         """The run of that id, watched or not."""

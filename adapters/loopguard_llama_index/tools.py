@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import Any
 
 from llama_index.core.tools import AsyncBaseTool, BaseTool, FunctionTool, ToolOutput, adapt_to_async_tool
 
-from loopguard_core import LoopGuard, PolicyLike, as_guard, inside
+from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, inside
 from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_llama_index import _registry as registry
 from loopguard_llama_index import _seams as seams
@@ -73,36 +73,32 @@ class _Entry:
 
     def call(self, *args: Any, **kwargs: Any) -> ToolOutput:
         """`call`, unless it is refused."""
-        started = self._start(args, kwargs)
-        if started is None:
+        running = self._start(args, kwargs)
+        if running is None:
             return self._kind.call(self._tool, *args, **kwargs)
-        run, asked = started
-        if asked.refused is not None:
-            return self._refusal(asked)
-        with self._during(run, asked) as outputs:
-            outputs.append(self._kind.call(self._tool, *args, **kwargs))
-        return outputs[0]
+        running.end_if_due()
+        if running.refused is not None:
+            return self._refusal(running)
+        with running:
+            running.output = self._kind.call(self._tool, *args, **kwargs)
+        return running.output
 
     async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
         """`acall`, unless it is refused."""
-        started = self._start(args, kwargs)
-        if started is None:
+        running = self._start(args, kwargs)
+        if running is None:
             return await self._kind.acall(self._tool, *args, **kwargs)
-        run, asked = started
-        if asked.refused is not None:
-            return self._refusal(asked)
-        with self._during(run, asked) as outputs:
-            outputs.append(await self._kind.acall(self._tool, *args, **kwargs))
-        return outputs[0]
+        await running.aend_if_due()
+        if running.refused is not None:
+            return self._refusal(running)
+        async with running:
+            running.output = await self._kind.acall(self._tool, *args, **kwargs)
+        return running.output
 
     # -- before ----------------------------------------------------------------------------------------------------
 
-    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Observed, Asked] | None:
-        """What is known about this call; None if it is not ours to judge.
-
-        Raises:
-            LoopGuardStop: The run is to end.
-        """
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Execution | None:
+        """The call; None if it is not ours to judge."""
         if not self._guard.enabled or _running.get() is self:
             return None
         with contained(self._guard, "guard_tool"):
@@ -114,9 +110,7 @@ class _Entry:
             if registry.guards(self._guard, run_id):
                 return None
             run = watcher_of(self._guard).run(run_id)
-            asked = run.start(self._name, self._arguments(args, kwargs))
-            self._end_if_due(run)
-            return run, asked
+            return _Execution(self, self._guard, run, run.start(self._name, self._arguments(args, kwargs)))
         return None
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -124,39 +118,85 @@ class _Entry:
         given = {name: value for name, value in kwargs.items() if name != self._hidden}
         return given if not args else {"input": args[0] if len(args) == 1 else list(args), **given}
 
-    def _refusal(self, asked: Asked) -> ToolOutput:
-        arguments = asked.call.arguments
-        return translate.refusal(asked.tool_id, self._name, arguments, asked.refused or "").tool_output
+    def _refusal(self, running: _Execution) -> ToolOutput:
+        call, text = running.asked.call, running.refused or ""
+        return translate.refusal(running.asked.tool_id, self._name, call.arguments, text).tool_output
 
-    # -- around and after ------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _during(self, run: Observed, asked: Asked) -> Iterator[list[ToolOutput]]:
-        """While the tool runs: what it returned goes into the list."""
-        outputs: list[ToolOutput] = []
-        token = _running.set(self)
-        try:
-            with inside(run.watch()):
-                yield outputs
-        except (seams.WaitingForEvent, CoreStop):
-            asked.started = False
-            raise
-        except Exception as error:
-            with contained(self._guard, "recording a result"):
-                run.returned(asked, error, True)
-                self._end_if_due(run, error)
-            raise
-        finally:
-            _running.reset(token)
+class _Execution:
+    """One call: around the tool, a context that records what it returned and ends the run if that is due.
+
+    Args:
+        entry: The tool's.
+        guard: Its guard.
+        run: The run it is made in.
+        asked: The call.
+
+    Attributes:
+        asked: As given.
+        output: What the tool returned.
+    """
+
+    def __init__(self, entry: _Entry, guard: LoopGuard, run: Observed, asked: Asked) -> None:
+        self.asked = asked
+        self.output: ToolOutput = translate.refusal("", "", {}, "").tool_output
+        self._entry = entry
+        self._guard = guard
+        self._run = run
+        self._stack = ExitStack()
+
+    @property
+    def refused(self) -> str | None:
+        """What takes the place of its result."""
+        return self.asked.refused
+
+    def __enter__(self) -> None:
+        self._stack.callback(_running.reset, _running.set(self._entry))
+        self._stack.enter_context(inside(self._run.watch()))
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._returned(error):
+            self.end_if_due(error)
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._returned(error):
+            await self.aend_if_due(error)
+
+    def _returned(self, error: BaseException | None) -> bool:
+        """Note what came of it. False where the run cannot end behind it."""
+        self._stack.close()
+        if isinstance(error, (seams.WaitingForEvent, CoreStop)):
+            self.asked.started = False
+            return False
+        if error is not None and not isinstance(error, Exception):
+            return False
         with contained(self._guard, "recording a result"):
-            for output in outputs:
-                run.returned(asked, translate.shown(output), translate.failed(output))
-            self._end_if_due(run)
+            output = translate.shown(self.output) if error is None else error
+            self._run.returned(self.asked, output, translate.failed(self.output) if error is None else True)
+        return True
 
-    def _end_if_due(self, run: Observed, cause: Exception | None = None) -> None:
-        stop = run.stop_now()
-        if stop is not None:
-            run.raised = LoopGuardStop(stop)
-            # LlamaIndex reports the end of a failed run only after whoever awaits it has gone on.
-            run.watch().end(error=run.raised)
-            raise run.raised from cause
+    def end_if_due(self, cause: BaseException | None = None) -> None:
+        """End the run if that is due.
+
+        Raises:
+            LoopGuardStop: It is.
+        """
+        with contained(self._guard, "ending a run"):
+            self._end(self._run.stop_now(), cause)
+
+    async def aend_if_due(self, cause: BaseException | None = None) -> None:
+        """`end_if_due` for event loops."""
+        with contained(self._guard, "ending a run"):
+            self._end(await self._run.astop_now(), cause)
+
+    def _end(self, stop: Stop | None, cause: BaseException | None) -> None:
+        if stop is None:
+            return
+        run = self._run
+        run.raised = LoopGuardStop(stop)
+        # LlamaIndex reports the end of a failed run only after whoever awaits it has gone on.
+        run.watch().end(error=run.raised)
+        raise run.raised from cause

@@ -181,6 +181,7 @@ class ScriptedModel(BaseChatModel):
 
     script: Any
     model_name: str = "scripted-1"
+    max_tokens: int | None = None
     _numbers: Iterator[int] = PrivateAttr(default_factory=lambda: itertools.count(1))
     _requests: list[Request] = PrivateAttr(default_factory=list)
 

@@ -223,12 +223,34 @@ def test_a_cost_limit_that_cannot_hold_is_said_once(way, caplog):
 
 
 @both_ways
-def test_tokens_nobody_reports_are_unknown_and_said_once(way, caplog):
-    _, _, seen, agent = limited(different(4, tokens=None), tokens=45)
-    run(agent, ask(), way, thread())
-    said = [r.getMessage() for r in caplog.records if "tokens" in r.getMessage() and "unknown" in r.getMessage()]
-    assert len(said) == 1
-    assert seen.ends[0].usage.total_tokens == 15  # of the one response that said
+def test_tokens_nobody_reports_are_estimated_and_counted(way):
+    model, _, seen, agent = limited(different(40, tokens=None), tokens=300)
+    assert_stopped(run(agent, ask(), way, thread()), "max_tokens")
+    assert 1 < model.calls < 20
+    [end] = seen.ends
+    assert end.usage.estimated
+    assert end.usage.input_tokens + end.usage.output_tokens >= 300
+
+
+@four_ways
+def test_a_call_that_cannot_fit_is_not_started(way):
+    """`limits.reserve` needs to know what is about to be sent, and the most that may come back."""
+    script = sequence(Say("", (call(key="a" * 3000),)), then="never")
+    model, lookup, seen, agent = limited(script, tokens=1000, reserve=True)
+    model.max_tokens = 100
+    assert_stopped(run(agent, ask(), way, thread()), "max_tokens")
+    assert (model.calls, len(lookup.ran)) == (1, 1)
+    [end] = seen.ends
+    assert end.usage.input_tokens + end.usage.output_tokens < 1000
+    assert "may use" in end.message
+
+
+@both_ways
+def test_what_the_model_may_say_at_most_is_reserved(way):
+    model, _, seen, agent = limited(sequence(), tokens=1000, reserve=True)
+    model.max_tokens = 2000
+    assert_stopped(run(agent, ask(), way, thread()), "max_tokens")
+    assert (model.calls, seen.ends[0].model_calls) == (0, 0)
 
 
 @both_ways

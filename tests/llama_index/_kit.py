@@ -124,6 +124,7 @@ class Scripted(FunctionCallingLLM):
     piece: int = 8
     suspends: bool = True
     calls_functions: bool = True
+    max_tokens: int | None = None
     _script: Script = PrivateAttr()
     _asked: list[Asked] = PrivateAttr(default_factory=list)
     _sent: int = PrivateAttr(default=0)
