@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -106,9 +106,13 @@ class Watcher(Protocol):
         ...
 
 
+Endpoint = Callable[[str], "BaseChatModel"]
+"""Gives the model with this name."""
+
+
 @contextmanager
-def scripted_model(persona: Persona) -> Iterator[BaseChatModel]:
-    """A model on loopback that does what the persona says, behind the real client."""
+def scripted_endpoint(persona: Persona) -> Iterator[Endpoint]:
+    """Models on loopback that do what the persona says, whatever their name, behind the real client."""
     from langchain_openai import ChatOpenAI
     from openai import DefaultHttpxClient
 
@@ -118,7 +122,7 @@ def scripted_model(persona: Persona) -> Iterator[BaseChatModel]:
     if "http_socket_options" in ChatOpenAI.model_fields:
         options["http_socket_options"] = ()  # or versions that have it warn about that proxy
     with ScriptedServer(persona, price_per_million=PRICE) as server, client:
-        yield chat_model(server.base_url, "scripted-1", "unused", **options)
+        yield lambda name: chat_model(server.base_url, name, "unused", **options)
 
 
 def chat_model(base_url: str, name: str, key: str, **options: Any) -> BaseChatModel:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from loopguard_core import LoopGuard
-from loopguard_langchain._billing_agent import PRICE, Run, chat_model, run_agent, scripted_model
+from loopguard_langchain._billing_agent import PRICE, Run, chat_model, run_agent, scripted_endpoint
 from loopguard_langchain._demo_figures import Measure, as_json
 from loopguard_langchain._demo_runs import REAL_SCENARIOS, SCENARIOS, Scenario
 from loopguard_langchain._demo_svg import svg_chart
@@ -93,8 +93,8 @@ def _model(scenario: Scenario, args: argparse.Namespace, key: str) -> Iterator[B
     from openai import OpenAIError
 
     if args.base_url is None:
-        with scripted_model(scenario.persona) as model:
-            yield model
+        with scripted_endpoint(scenario.persona) as model:
+            yield model("scripted-1")
         return
     try:
         yield chat_model(args.base_url, args.model, key)
