@@ -19,7 +19,7 @@ from loopguard_core._bounded import count, short_text
 from loopguard_core._outcome import PLAIN, Change, Outcome, Result
 from loopguard_core._ranges import RANGE_STARTS
 from loopguard_core._similar import BESIDE, gist
-from loopguard_core.detectors._protocol import ObservedCall, Past, plain_of
+from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES, ObservedCall, Past, plain_of
 
 MAX_IDENTITIES = 40
 """Identities remembered; those seen longest ago go first. No round has more."""
@@ -42,6 +42,7 @@ _HEAD = 24  # characters, and difference in length, by which a result looks like
 _TELLING = frozenset({"mutates", "delegates"})
 _NEW = (Change.FIRST, Change.CHANGED)
 MAX_HOT = 16
+_LULL = 4  # rounds without news
 _HOT = 8  # rounds for which a tool is watched after something about it repeated
 
 
@@ -142,7 +143,8 @@ class History:
         self._held: OrderedDict[str, Result] = OrderedDict()
         self._bytes = 0
         self._hot: dict[str, int] = {}
-        self._failed = self._loud = False
+        self._failed = False
+        self._cues_begun = 0
         self.number = 0
         self.listening = False
         self.results: OrderedDict[str, str] = OrderedDict()
@@ -168,16 +170,15 @@ class History:
             if number >= since and ((identity is None and tool is None) or any(name in wanted for name, _ in requests))
         ]
 
-    def begin(self, calls: Sequence[ObservedCall], number: int) -> bool:
+    def begin(self, calls: Sequence[ObservedCall], number: int) -> int:
         """Look the calls of a round up, before anything is scored.
 
         Returns:
-            False if nothing about the round repeats or changes anything, and nothing failed before it: then detectors
-            that only know repeats need not look.
+            What there is in it that detectors wake on; see `Detector.wakes_on`.
         """
         self.number = number
-        # After a failure everything is looked at: it may be one root across tools.
-        loud = self._failed or self.listening
+        # After a failure everything is looked at: it may be one root across tools. So it is while nothing is new.
+        cues = REPEATS if self._failed or self.listening or number - self.last_news > _LULL else 0
         hot = self._hot
         for call in calls:
             past = self._known.get(call.identity)
@@ -190,31 +191,36 @@ class History:
                 # The same round again, and nothing else: counting it is all there is to do.
                 if len(calls) > 1 or not self._is_again(call):
                     self._watch(call.tool_key)
-                    loud = True
+                    cues |= REPEATS
             elif hot and (left := hot.get(call.tool_key)):
-                loud = True
+                cues |= REPEATS
                 if left > 1:
                     hot[call.tool_key] = left - 1
                 else:
                     del hot[call.tool_key]
-            elif not loud:
-                loud = self._is_telling(call)
-        self._loud = loud
-        return loud
+            elif not cues & REPEATS:
+                cues |= self._cues(call)
+        self._cues_begun = cues
+        return cues
 
     def _is_again(self, call: ObservedCall) -> bool:
         last = self.rounds[-1][1] if self.rounds else ()
         return len(last) == 1 and last[0][0] == call.identity and call.tool_key not in self.tracked
 
-    def _is_telling(self, call: ObservedCall) -> bool:
-        """Whether a call that was never asked for before may be part of something that stands still."""
-        if call.nature.searches or call.nature.shell or not _TELLING.isdisjoint(call.traits):
-            return True
+    def _cues(self, call: ObservedCall) -> int:
+        """How a call that was never asked for before may be part of something that stands still."""
+        nature = call.nature
+        if call.traits and not _TELLING.isdisjoint(call.traits):
+            return CHANGES | SEARCHES * nature.searches
+        if nature.shell:
+            return CHANGES
+        if nature.searches:
+            return SEARCHES
         arguments = call.arguments
         if type(arguments) is dict and not (RANGE_STARTS.isdisjoint(arguments) and BESIDE.isdisjoint(arguments)):
-            return True
+            return CHANGES
         last = self.last_calls.get(call.tool_key)
-        return last is not None and last.run > 1
+        return REPEATS if last is not None and last.run > 1 else 0
 
     def _watch(self, tool: str) -> None:
         self._hot[tool] = _HOT
@@ -238,13 +244,15 @@ class History:
         elif self.news - past.news >= EXPIRY:
             call.fresh, call.probe = True, past.refused
 
-    def close(self, calls: Sequence[ObservedCall], number: int) -> bool:
+    def close(self, calls: Sequence[ObservedCall], number: int) -> int:
         """Take note of what a round brought; each outcome gets its `change`.
 
         Returns:
-            As `begin`: False if there is nothing in it for detectors that only know repeats.
+            As `begin`.
         """
-        loud, news, epoch_by = self._loud or self.listening, False, None
+        cues, news, epoch_by = self._cues_begun, False, None
+        if self.listening:
+            cues |= REPEATS
         if self._failed and any(call.outcome is not None for call in calls):
             self._failed = False  # what was refused leaves it as it was
         if self.repeated:
@@ -258,7 +266,8 @@ class History:
                 news = news or change is Change.CHANGED or (change is Change.FIRST and not _says_nothing(result))
                 if "mutates" in call.traits and not outcome.failed and change in _NEW:
                     epoch_by, self.epoch_tool = call.identity, call.tool_key
-            loud = loud or call.tool_key in self._hot
+            if call.tool_key in self._hot:
+                cues |= REPEATS
             past.refused, past.last = call.refused, number
             past.times += 1
             self._remember_call(call, result, number)
@@ -268,7 +277,7 @@ class History:
         if epoch_by is not None:
             self.epoch, self._epoch_by = number, epoch_by
         self._look_back(calls, number, news)
-        return loud
+        return cues
 
     def _note(self, call: ObservedCall, outcome: Outcome, past: Past, result: Result) -> tuple[Change, Result]:
         """Compare a result with what is known, and keep it."""
@@ -386,7 +395,7 @@ class History:
             "epoch_by": [self._epoch_by, self.epoch_tool],
             "calls": [[tool, last.save()] for tool, last in self.last_calls.items()],
             "hot": [list(row) for row in self._hot.items()],
-            "flags": self._failed + 2 * self._loud + 4 * self.listening,
+            "flags": self._failed + 2 * self.listening + 4 * self._cues_begun,
             "results": [list(row) for row in self.results.items()],
             "number": self.number,
             "tracked": sorted(self.tracked)[:MAX_HOT],
@@ -429,7 +438,8 @@ class History:
         self._epoch_by, self.epoch_tool = epoch_by, epoch_tool
         self.last_calls.update(calls)
         self._hot, self.number = hot, number
-        self._failed, self._loud, self.listening = bool(flags & 1), bool(flags & 2), bool(flags & 4)
+        self._failed, self.listening = bool(flags & 1), bool(flags & 2)
+        self._cues_begun = flags // 4 & (REPEATS | SEARCHES | CHANGES)
         self.results.update(results)
         self.tracked = {short_text(tool) for tool in state["tracked"][:MAX_HOT]}
 

@@ -25,9 +25,12 @@ from loopguard_core._spending import Spending
 from loopguard_core._traits import Nature
 from loopguard_core._types import Action, Channel, ToolCall, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
+from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_ALL = REPEATS | SEARCHES | CHANGES
 
 MAX_SHOWN = 32
 """Rounds named in the evidence of a verdict, the last ones."""
@@ -151,8 +154,8 @@ class Scorer:
         # Only what has something to do is called: this runs in every round.
         begin = [d for d in detectors if type(d).begin_round is not Detector.begin_round]
         close = [d for d in detectors if type(d).close_round is not Detector.close_round]
-        self._begin = (tuple(d for d in begin if not d.only_repeats), tuple(begin))
-        self._close = (tuple(d for d in close if not d.only_repeats), tuple(close))
+        self._begin = [tuple(d for d in begin if not d.wakes_on or d.wakes_on & cues) for cues in range(_ALL + 1)]
+        self._close = [tuple(d for d in close if not d.wakes_on or d.wakes_on & cues) for cues in range(_ALL + 1)]
 
     def score(self, calls: Sequence[ToolCall], number: int, message_index: int, judge: Judge) -> ScoredRound:
         """Score a round."""
@@ -200,20 +203,23 @@ class Scorer:
         best: dict[str, _Best] = {}
         if self._identifier.waited and self.history is not None:
             self.history.waiting, self._identifier.waited = number, False
-        loud = self.history is None or self.history.begin(followed, number)
-        for detector in self._begin[loud]:
-            for identity, found in self.contained(detector, self._rate, detector, followed, distinct, number) or ():
+        cues = _ALL if self.history is None else self.history.begin(followed, number)
+        for detector in self._begin[cues]:
+            try:  # what `contained` does, without its cost in rounds in which nothing is found
+                findings = detector.begin_round(followed, number)
+                rated = self._rate(detector, findings, distinct) if findings else ()
+            except Exception as error:  # noqa: BLE001  # see `contained`
+                self._leave_out(detector, error)
+                continue
+            for identity, found in rated:
                 before = best.get(identity)
                 if before is None or RANK[found.action] > RANK[before.action]:
                     best[identity] = found
         return best
 
     def _rate(
-        self, detector: Detector, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
+        self, detector: Detector, findings: Sequence[Finding], distinct: dict[str, ObservedCall]
     ) -> list[tuple[str, _Best]]:
-        findings = detector.begin_round(followed, number)
-        if not findings:
-            return []
         rated: list[tuple[str, _Best]] = []
         for finding in findings:
             call = distinct.get(finding.identity or "")
@@ -333,9 +339,12 @@ class Scorer:
             calls: Its distinct calls, each with its outcome.
             number: The round.
         """
-        loud = self.history is None or self.history.close(calls, number)
-        for detector in self._close[loud]:
-            self.contained(detector, detector.close_round, calls)
+        cues = _ALL if self.history is None else self.history.close(calls, number)
+        for detector in self._close[cues]:
+            try:  # as in `_strongest`
+                detector.close_round(calls)
+            except Exception as error:  # noqa: BLE001  # see `contained`
+                self._leave_out(detector, error)
 
     def save(self) -> dict[str, Any]:
         """The state of each detector; one that cannot say its own is left out."""
@@ -346,9 +355,12 @@ class Scorer:
         try:
             return step(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  # a detector's fault must never become the run's
-            self._faults.note(f"detector {detector.name}", error, text="It is switched off for this run.")
-            self._use([other for other in self.detectors if other is not detector])
+            self._leave_out(detector, error)
             return None
+
+    def _leave_out(self, detector: Detector, error: Exception) -> None:
+        self._faults.note(f"detector {detector.name}", error, text="It is switched off for this run.")
+        self._use([other for other in self.detectors if other is not detector])
 
 
 def _worded(verdict: Verdict, best: _Best, spared: str | None = None) -> Verdict:

@@ -33,6 +33,13 @@ _MOVES = re.compile(
 _HANDLE_KEY = re.compile(r"(?:^|_|[a-z])(?:id|session|job|task|handle|pid|run|process|terminal)$", re.IGNORECASE)
 _UNKNOWN_NATURE = Nature()
 
+REPEATS = 1
+"""Something about the round was there before, or something failed."""
+SEARCHES = 2
+"""It searches."""
+CHANGES = 4
+"""It changes something, runs a command, hands work over, reads a part of something, or says why it is made."""
+
 
 class Past:
     """What is known of an identity that was asked for before.
@@ -276,9 +283,9 @@ class Detector:
 
     name: ClassVar[str]
     ladder: ClassVar[Ladder] = Ladder(observe=1)
-    only_repeats: ClassVar[bool] = False
-    """True if rounds in which nothing repeats, and nothing fails, can be left out: `begin_round` and `close_round` are
-    not called for them."""
+    wakes_on: ClassVar[int] = 0
+    """Which rounds `begin_round` and `close_round` are called for: the sum of some of `REPEATS`, `SEARCHES` and
+    `CHANGES`; 0 for every round. A healthy round wakes few, so that it costs little."""
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """The finding as one clause, for people and for the model: starts lower case, ends without a full stop.

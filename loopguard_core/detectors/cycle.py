@@ -23,7 +23,7 @@ import xxhash
 from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History, Request
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
-from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
+from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, ObservedCall
 
 MAX_PERIOD = 8
 """Rounds of the longest lap that is looked for. Source: section 5 of the design."""
@@ -44,7 +44,7 @@ class Cycle(Detector):
 
     name: ClassVar[str] = "cycle"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["cycle"]
-    only_repeats: ClassVar[bool] = True
+    wakes_on: ClassVar[int] = REPEATS
 
     def __init__(self, history: History) -> None:
         self._history = history

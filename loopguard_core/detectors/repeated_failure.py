@@ -25,7 +25,7 @@ from loopguard_core._bounded import count, short_text
 from loopguard_core._failures import TRANSIENT, Failure
 from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
-from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
+from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, ObservedCall
 
 MAX_TOOLS = 16
 """Failing tools remembered; those that failed longest ago go first."""
@@ -95,13 +95,12 @@ class RepeatedFailure(Detector):
 
     name: ClassVar[str] = "repeated_failure"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["repeated_failure"]
-    only_repeats: ClassVar[bool] = True
+    wakes_on: ClassVar[int] = REPEATS
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._tools: OrderedDict[str, _Row] = OrderedDict()
         self._shared: _Row | None = None
-        self._number = 0
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """What failed, how often, and for which reason."""
@@ -113,7 +112,6 @@ class RepeatedFailure(Detector):
 
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
         """Judge what the last rounds brought, now that the model asks again."""
-        self._number = number
         findings: list[Finding] = []
         for call in calls:
             row = self._row(call.tool_key)
@@ -166,13 +164,13 @@ class RepeatedFailure(Detector):
         failure = _failure(calls)
         if failure is None:
             if row is not None and all(call.refused for call in calls):
-                row.rounds, row.last = row.rounds + 1, self._number
+                row.rounds, row.last = row.rounds + 1, self._history.number
             return
         if row is None or not failure.like(row.failure) or failure.better_than(row.failure):
-            row = self._tools[tool] = _Row(failure, self._number, self._history.news)
+            row = self._tools[tool] = _Row(failure, self._history.number, self._history.news)
         else:
             row.shapes += failure.shape != row.failure.shape
-            row.rounds, row.last, row.failure = row.rounds + 1, self._number, failure
+            row.rounds, row.last, row.failure = row.rounds + 1, self._history.number, failure
         row.see([call.identity for call in calls])
         self._tools.move_to_end(tool)
         if len(self._tools) > MAX_TOOLS:
@@ -181,21 +179,21 @@ class RepeatedFailure(Detector):
     def _count_shared(self, calls: Sequence[ObservedCall]) -> None:
         row = self._shared
         if any(call.outcome is not None and not call.outcome.failed for call in calls):
-            if row is not None and self._history.last_news >= self._number:
+            if row is not None and self._history.last_news >= self._history.number:
                 self._shared = None
             return
         failure = _failure(calls)
         if failure is None:
             if row is not None and all(call.refused for call in calls):
-                row.rounds, row.last = row.rounds + 1, self._number
+                row.rounds, row.last = row.rounds + 1, self._history.number
             return
         alike = row is not None and (
             failure.shape == row.failure.shape or (failure.root in _SHARED and failure.root == row.failure.root)
         )
         if row is None or not alike:
-            row = self._shared = _Row(failure, self._number, self._history.news)
+            row = self._shared = _Row(failure, self._history.number, self._history.news)
         else:
-            row.rounds, row.last = row.rounds + 1, self._number
+            row.rounds, row.last = row.rounds + 1, self._history.number
         row.see([call.tool_key for call in calls])
 
     def user_turn(self) -> None:
@@ -204,9 +202,9 @@ class RepeatedFailure(Detector):
         self._shared = None
 
     def save(self) -> Any:
-        """The rows, and the last round."""
+        """The rows."""
         rows = [[tool, row.save()] for tool, row in self._tools.items()]
-        return [rows, None if self._shared is None else self._shared.save(), self._number]
+        return [rows, None if self._shared is None else self._shared.save()]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -215,10 +213,10 @@ class RepeatedFailure(Detector):
             ValueError: Not such a state.
         """
         try:
-            rows, shared, number = state
+            rows, shared = state
             tools = OrderedDict((short_text(tool), _Row.restored(row)) for tool, row in rows[-MAX_TOOLS:])
             self._shared = None if shared is None else _Row.restored(shared)
-            self._tools, self._number = tools, count(number)
+            self._tools = tools
         except TypeError as error:
             raise ValueError("not a saved state of repeated_failure") from error
 

@@ -24,7 +24,7 @@ from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._types import Channel
-from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
+from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, ObservedCall
 
 REPETITION = frozenset(
     {"repetition", "repetition_detected", "repetitive", "loop", "loop_detected", "finished_repetition"}
@@ -70,7 +70,7 @@ class RepeatedMessage(Detector):
 
     name: ClassVar[str] = "repeated_message"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["repeated_message"]
-    only_repeats: ClassVar[bool] = True
+    wakes_on: ClassVar[int] = REPEATS
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -28,7 +28,7 @@ from loopguard_core._search_query import (
     without_joints,
 )
 from loopguard_core._search_results import MAX_ENTRIES, overlap
-from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
+from loopguard_core.detectors._protocol import REPEATS, SEARCHES, Detector, Finding, ObservedCall
 from loopguard_core.detectors._retries import Retries
 
 NEW_SHARE = 0.25
@@ -121,7 +121,7 @@ class RephrasedSearch(Detector):
 
     name: ClassVar[str] = "rephrased_search"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["rephrased_search"]
-    only_repeats: ClassVar[bool] = True
+    wakes_on: ClassVar[int] = REPEATS | SEARCHES
 
     def __init__(
         self, query_fields: Callable[[str], Sequence[str] | None] | None = None, *, retries: Retries | None = None

@@ -28,7 +28,7 @@ from loopguard_core._shell import command_in
 from loopguard_core._similar import BESIDE, Likeness, gist, likeness, same_words
 from loopguard_core.detectors._edits import Edits
 from loopguard_core.detectors._pages import Pages
-from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, plain_of
+from loopguard_core.detectors._protocol import CHANGES, REPEATS, Detector, Finding, ObservedCall, plain_of
 
 MAX_TOOLS = 16
 """Tools with something to count; those counted longest ago go first."""
@@ -69,7 +69,7 @@ class Stagnation(Detector):
 
     name: ClassVar[str] = "stagnation"
     ladder: ClassVar[Ladder] = DEFAULT_LADDERS["stagnation.same_result"]
-    only_repeats: ClassVar[bool] = True
+    wakes_on: ClassVar[int] = REPEATS | CHANGES
 
     def __init__(self, history: History) -> None:
         self._history = history

@@ -178,3 +178,15 @@ def test_a_saved_state_that_is_none_is_not_taken_up() -> None:
     ):
         with pytest.raises(ValueError, match=r"."):
             RepeatedFailure(History()).restore(state)
+
+
+def test_a_failure_after_rounds_nobody_looked_at_begins_in_its_own_round() -> None:
+    """What was changed long before it is no new argument of the same failing call."""
+    run = Run(FAILURE)
+    run("kubectl", {"cmd": "cordon wk-1"}, "node/wk-1 cordoned")
+    run.news(12)
+    found = []
+    for _ in range(3):
+        found.append(run("kubectl", {"cmd": "drain wk-1"}, "error: unable to drain node: global timeout reached: 1m0s"))
+        run("sleep", {"seconds": 60}, "ok")
+    assert [decision.verdict for decision in found] == [None] * 3
