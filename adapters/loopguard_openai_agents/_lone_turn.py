@@ -57,6 +57,7 @@ class LoneTurn(Turn):
                 if decision.blocked and request.call.refusable:
                     self.run.round.refused[request.call.id] = decision.message or ""
             registry.note_round(self.run)
+            self.run.asks = self._may_ask()
             self.run.finished = not self.run.round.requests
         stop = self.session.stop
         if stop is not None and self.run.round.requests:
@@ -77,11 +78,19 @@ class LoneTurn(Turn):
     def _requests(self, response: ModelResponse) -> list[translate.Request]:
         """The calls; only tools with a guardrail of ours can refuse one."""
         handoffs = {handoff.tool_name for handoff in self.request.handoffs}
-        open_ = {getattr(tool, "qualified_name", tool.name) for tool in self.request.tools if not guarded(tool)}
-        requests = translate.requests_of(response.output, handoffs | open_)
+        open_ = {translate.tool_name(tool) for tool in self.request.tools if not guarded(tool)}
+        requests = translate.requests_of(response.output, handoffs)
+        for request in requests:
+            request.call.refusable = request.call.refusable and request.call.name not in open_
         with contained(self.run.guard, "MCP annotations"):
             translate.annotate(requests, translate.hints_of_tools(self.request.tools))
         return requests
+
+    def _may_ask(self) -> bool:
+        """Whether a human may be asked about a call of this round."""
+        asking = {translate.tool_name(tool) for tool in self.request.tools if getattr(tool, "needs_approval", False)}
+        undecided = [self.run.round.requests[call_id] for call_id in self.run.round.undecided]
+        return any(request.call.name in asking or translate.is_approval(request.item) for request in undecided)
 
     async def _closing(self, stop: Stop, last: ModelResponse | None = None) -> ModelResponse:
         """What ends the run in the place of a response with calls, which then never were made."""

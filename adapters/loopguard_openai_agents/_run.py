@@ -43,7 +43,7 @@ class Round:
     @property
     def unanswered(self) -> set[str]:
         """Ids of the calls that have no result. Of these that began, a human may be asked about an agent inside."""
-        asked = {call_id for call_id, request in self.requests.items() if request.call.refusable}
+        asked = {call_id for call_id, request in self.requests.items() if request.may_wait}
         return asked - self.refused.keys() - self.returned.keys()
 
 
@@ -67,6 +67,7 @@ class Run:
         closing: True while it gives its last answer after a stop.
         repeats: Whether its last message repeats itself so that it would have been cut, had it been read as it came.
         loose: True if it was resumed and its new context was not seen yet.
+        asks: Whether a call of the last response may wait for a human, as far as a model wrapper can tell.
         waits: True while it waits for a human and nobody went on with it.
         saved: Its session's state as it began to wait, for those who go on from there once more.
         handled: The exception that was being handled where it began.
@@ -91,6 +92,7 @@ class Run:
     closing: bool = False
     repeats: bool = False
     loose: bool = False
+    asks: bool = False
     waits: bool = False
     saved: Mapping[str, Any] | None = None
     handled: BaseException | None = None

@@ -46,20 +46,21 @@ class Request:
         item: The SDK's item.
         call: The same in the core's words.
         runs_anyway: True if it cannot be refused and does something; handing over to an agent does nothing yet.
+        may_wait: Whether a human may be asked about it.
     """
 
     item: Any
     call: ToolCall
     runs_anyway: bool = False
+    may_wait: bool = True
 
 
-def requests_of(output: Iterable[Any], not_refusable: Collection[str]) -> list[Request]:
+def requests_of(output: Iterable[Any], handoffs: Collection[str]) -> list[Request]:
     """Every call a response asks for, in order; those with invalid JSON keep it as raw text.
 
     Args:
         output: The response's items.
-        not_refusable: Names of function calls that cannot be refused, such as those that hand over; with the
-            namespace, where a tool has one.
+        handoffs: Names of the function calls that hand over; they cannot be refused.
     """
     requests = []
     for item in output:
@@ -73,9 +74,9 @@ def requests_of(output: Iterable[Any], not_refusable: Collection[str]) -> list[R
             id=str(_get(item, "call_id") or _get(item, "id") or ""),
             name=qualified,
             arguments=_arguments(item),
-            refusable=not runs_anyway and not (kind == "function_call" and qualified in not_refusable),
+            refusable=not runs_anyway and not (kind == "function_call" and qualified in handoffs),
         )
-        requests.append(Request(item, call, runs_anyway))
+        requests.append(Request(item, call, runs_anyway, call.refusable))
     return requests
 
 
@@ -106,7 +107,7 @@ def hints_of_servers(agent: Agent[Any]) -> dict[str, Mapping[str, Any]]:
 
 def hints_of_tools(tools: Iterable[Any]) -> dict[str, Mapping[str, Any]]:
     """The same, as the SDK keeps it with the tools it made of theirs (since 0.24)."""
-    known = [(getattr(tool, "qualified_name", tool.name), getattr(tool, "mcp_annotations", None)) for tool in tools]
+    known = [(tool_name(tool), getattr(tool, "mcp_annotations", None)) for tool in tools]
     return {name: hints for name, given in known if (hints := _hints(given))}
 
 
@@ -117,6 +118,16 @@ _HINTS = {"readOnlyHint": "read_only_hint", "destructiveHint": "destructive_hint
 def _hints(given: Any) -> dict[str, Any]:
     both = {name: (_get(given, name), _get(given, other)) for name, other in _HINTS.items()}
     return {name: old if isinstance(old, bool) else new for name, (old, new) in both.items() if old is not new}
+
+
+def tool_name(tool: Any) -> str:
+    """The name of a tool as calls have it; with the namespace, where there is one."""
+    return str(getattr(tool, "qualified_name", tool.name))
+
+
+def is_approval(item: Any) -> bool:
+    """Whether a call is a hosted MCP server's question whether it may be made."""
+    return bool(_get(item, "type") == "mcp_approval_request")
 
 
 def handoff_names(agent: Agent[Any]) -> set[str]:

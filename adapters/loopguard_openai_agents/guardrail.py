@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 
 from agents import (
     ToolGuardrailFunctionOutput,
@@ -13,7 +14,7 @@ from agents import (
 )
 from agents.tool_context import ToolContext
 
-from loopguard_core import LoopGuard, PolicyLike, ToolCall, as_guard, current_session
+from loopguard_core import LoopGuard, PolicyLike, ToolCall, Usage, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._lone_turn import GUARDRAIL_MARK
@@ -79,11 +80,38 @@ def loop_guard_tool_output_guardrail(
     return ToolOutputGuardrail(guardrail_function=loopguard, name=name)
 
 
-_alone_runs: weakref.WeakKeyDictionary[LoopGuard, weakref.WeakValueDictionary[int, Run]] = weakref.WeakKeyDictionary()
+@dataclass(slots=True, eq=False)
+class _Alone(Run):
+    """A run that only guardrails see. The usage the SDK adds up is all they know of its model calls.
+
+    Attributes:
+        counted: Requests, and tokens read, written and in all, that were counted already.
+    """
+
+    counted: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    async def count(self, context: ToolContext[object]) -> bool:
+        """Count the model calls since the last round; False if there were none, and so this is the same round."""
+        usage = context.usage
+        now = (usage.requests, usage.input_tokens, usage.output_tokens, usage.total_tokens)
+        requests, read, written, total = (new - old for new, old in zip(now, self.counted, strict=True))
+        if not requests:
+            return False
+        self.counted = now
+        for _ in range(requests - 1):  # responses that asked for no guarded tool
+            await self.session.aafter_model_call()
+        name = translate.model_name(getattr(context.agent, "model", None))
+        await self.session.aafter_model_call(name, Usage(read, written, total_tokens=total) if total else Usage())
+        return True
+
+
+_alone_runs: weakref.WeakKeyDictionary[LoopGuard, weakref.WeakValueDictionary[int, _Alone]] = (
+    weakref.WeakKeyDictionary()
+)
 """Runs that only guardrails see, by the id of their usage object."""
 
 
-def _alone(guard: LoopGuard, usage: object) -> Run | None:
+def _alone(guard: LoopGuard, usage: object) -> _Alone | None:
     runs = _alone_runs.get(guard)
     run = None if runs is None else runs.get(id(usage))
     return run if run is not None and run.tree is not None and run.tree.of(usage) else None
@@ -96,9 +124,8 @@ async def _refusal(guard: LoopGuard, context: ToolContext[object]) -> str | None
     if judged is not None and judged is not alone:
         return judged.round.refused.get(context.tool_call_id)
     run = alone or _open(guard, context)
-    if run.items == context.usage.requests:  # another call of a response that was judged by its first one
+    if not await run.count(context):  # another call of a response that was judged by its first one
         return None
-    run.items = context.usage.requests
     call = ToolCall(context.tool_call_id, context.qualified_tool_name, context.tool_arguments)
     [(_, decision)] = run.judge([Request(context.tool_call, call)])
     if run.session.stop is not None:
@@ -108,10 +135,10 @@ async def _refusal(guard: LoopGuard, context: ToolContext[object]) -> str | None
     return decision.message if decision.blocked else None
 
 
-def _open(guard: LoopGuard, context: ToolContext[object]) -> Run:
+def _open(guard: LoopGuard, context: ToolContext[object]) -> _Alone:
     guard.attach(GUARDRAIL)
     agent = getattr(context.agent, "name", None)
-    run = Run(guard, guard.session(parent=current_session(), agent=agent, surface=GUARDRAIL), finished=True)
+    run = _Alone(guard, guard.session(parent=current_session(), agent=agent, surface=GUARDRAIL), finished=True)
     registry.bind_usage(run, context.usage)
     registry.watch(run, context.usage)
     _alone_runs.setdefault(guard, weakref.WeakValueDictionary())[id(context.usage)] = run

@@ -147,6 +147,11 @@ class LoopGuardModel(Model):
     # -- a run without hooks of ours -------------------------------------------------------------------------------
 
     def _open(self, owner: object, request: ModelRequest) -> Run:
+        resumed = registry.resumed(self._guard, translate.ends_with_results(request.items))
+        if resumed is not None and registry.take(resumed):
+            resumed.handled = sys.exc_info()[1]
+            registry.bind_owner(resumed, owner)
+            return resumed
         surface = MODEL_WITH_GUARDRAIL if any(guarded(tool) for tool in request.tools) else MODEL
         label = escalation_label(self._escalate_model)
         self._guard.attach(surface, escalation=label is not None)
@@ -163,7 +168,11 @@ class LoopGuardModel(Model):
                 # Called while the error that ended the run, if one did, is on its way out.
                 error = None if run.finished else sys.exc_info()[1]
                 error = None if error is run.handled else error  # not the user's own, handled around the run
-                run.session.end("max_turns" if isinstance(error, MaxTurnsExceeded) else None, error)
+                if error is None and run.asks and not run.finished:
+                    run.session.end("paused")
+                    registry.wait(run)
+                else:
+                    run.session.end("max_turns" if isinstance(error, MaxTurnsExceeded) else None, error)
                 await self._guard.adrain()
         for model in (self._model, self._strong_model):
             if model is not None:

@@ -1,6 +1,7 @@
 """Drivers of the conformance suite: `GuardedRunner` and `LoopGuardHooks`, through the real client."""
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +27,17 @@ from loopguard_openai_agents import (
     loop_guard_tool_guardrail,
     loop_guard_tool_output_guardrail,
 )
-from loopguard_openai_agents._surfaces import HOOKS, MODEL, MODEL_WITH_GUARDRAIL, RUNNER, RUNNER_WITH_MODEL_OBJECT
+from loopguard_openai_agents._surfaces import (
+    GUARDRAIL,
+    HOOKS,
+    MODEL,
+    MODEL_WITH_GUARDRAIL,
+    RUNNER,
+    RUNNER_WITH_MODEL_OBJECT,
+)
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from loopguard_core import Surface
+from loopguard_core import LoopGuard, Surface
 from loopguard_core.testing.conformance import Agent, Conversation, Driver, ToolSpec, Turn
 from loopguard_core.testing.conformance._driver import PARAMETERS, sent
 
@@ -244,21 +252,53 @@ class ModelDriver(_SdkDriver):
         return guard_run_config(agent.guard, config, escalate_model=agent.strong_model, on_stop=agent.on_stop)
 
 
-class GuardrailDriver(ModelDriver):
+def with_guardrails(tools: Sequence[Any], guard: LoopGuard) -> list[Any]:
+    """The tools, each with a guardrail before and after it."""
+    return [
+        replace(
+            tool,
+            tool_input_guardrails=[loop_guard_tool_guardrail(guard)],
+            tool_output_guardrails=[loop_guard_tool_output_guardrail(guard)],
+        )
+        for tool in tools
+    ]
+
+
+class ModelWithGuardrailDriver(ModelDriver):
     """The same, with a guardrail on each tool."""
 
     surface = MODEL_WITH_GUARDRAIL
 
     def sdk_agent(self, agent: Agent) -> SdkAgent:
         built = super().sdk_agent(agent)
-        built.tools = [
-            replace(
-                tool,
-                tool_input_guardrails=[loop_guard_tool_guardrail(agent.guard)],
-                tool_output_guardrails=[loop_guard_tool_output_guardrail(agent.guard)],
-            )
-            for tool in built.tools
-        ]
+        built.tools = with_guardrails(built.tools, agent.guard)
+        return built
+
+
+class GuardrailConversation(SdkConversation):
+    """A run that only guardrails see is over when nothing holds it any more. The SDK drops the round of a stop."""
+
+    def history(self) -> None:
+        self._result = None
+        gc.collect()
+        self._agent.guard.close()
+
+
+class GuardrailDriver(_SdkDriver):
+    """Guardrails on the tools, and nothing else."""
+
+    surface = GUARDRAIL
+    features = frozenset({"invalid_json", "raise", "tool_names", "tool_errors"})
+
+    def build(self, agent: Agent) -> Callable[[], Conversation]:
+        return lambda: GuardrailConversation(self, agent)
+
+    def options(self, agent: Agent) -> tuple[Any, dict[str, Any]]:
+        return Runner, {}
+
+    def sdk_agent(self, agent: Agent) -> SdkAgent:
+        built = super().sdk_agent(agent)
+        built.tools = with_guardrails(built.tools, agent.guard)
         return built
 
 
@@ -270,6 +310,8 @@ DRIVERS: list[Driver] = [
     HooksDriver("run_streamed"),
     ModelDriver("run"),
     ModelDriver("run_streamed"),
+    ModelWithGuardrailDriver("run"),
+    ModelWithGuardrailDriver("run_streamed"),
     GuardrailDriver("run"),
     GuardrailDriver("run_streamed"),
 ]

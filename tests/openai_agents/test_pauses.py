@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import pytest
 from agents import Agent, Runner, RunState, ShellTool, SQLiteSession
-from loopguard_openai_agents import GuardedRunner, LoopGuardHooks, run_streamed, session_of
+from loopguard_openai_agents import GuardedRunner, LoopGuardHooks, LoopGuardModel, run_streamed, session_of
 from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents_kit import (
     DEFAULT_ACTIONS,
@@ -40,9 +40,11 @@ async def once(way, surface, agent, input_, guard, **options):
         if way == "run":
             return await acaught(GuardedRunner.run(agent, input_, **options))
         return await drain(run_streamed(agent, input_, **options))
+    if surface == "hooks":
+        options["hooks"] = LoopGuardHooks(guard)
     if way == "run":
-        return await acaught(Runner.run(agent, input_, hooks=LoopGuardHooks(guard), **options))
-    return await drain(Runner.run_streamed(agent, input_, hooks=LoopGuardHooks(guard), **options))
+        return await acaught(Runner.run(agent, input_, **options))
+    return await drain(Runner.run_streamed(agent, input_, **options))
 
 
 async def to_the_end(way, surface, agent, guard, decide="approve", through=None, collect=False, **options):
@@ -90,6 +92,36 @@ def test_a_run_that_is_approved_again_and_again_goes_on_counting(way, surface, t
     assert guard.ends[-1].turns == 6
     assert_well_formed(asyncio.run(session.get_items()))
     assert guard._live == {}
+    assert not [run for run in registry._waiting if run.guard is guard]
+
+
+@both_ways
+@pytest.mark.parametrize("through", [None, by_string], ids=["object", "string"])
+@pytest.mark.parametrize("decide", ["approve", "reject"])
+def test_a_model_alone_goes_on_counting_over_approvals(way, through, decide):
+    lookup, guard = danger(), Watched()
+    agent = Agent(name="A", model=LoopGuardModel(Scripted(deaf()), guard), tools=[lookup.tool])
+    ran, asked = asyncio.run(to_the_end(way, "model", agent, guard, decide, through, collect=True))
+    assert ran.output.startswith("[loopguard]")
+    assert (len(lookup.ran), asked) == (5 if decide == "approve" else 0, 5)
+    assert [event.streak for event in guard.loops] == [2, 3, 4, 5, 6]
+    assert guard.reasons == ["paused"] * 5 + ["doom_loop"]
+    assert guard.ends[-1].turns == 6
+    assert guard._live == {}
+
+
+def test_a_run_that_was_left_after_a_turn_does_not_wait_for_a_human():
+    guard = Watched()
+    agent = Agent(name="A", model=LoopGuardModel(Scripted(deaf()), guard), tools=[Counted().tool])
+
+    async def main():
+        result = Runner.run_streamed(agent, "x")
+        async for event in result.stream_events():
+            if event.type == "run_item_stream_event" and event.name == "tool_output":
+                result.cancel(mode="after_turn")
+
+    asyncio.run(main())
+    assert guard.reasons == ["complete"]
     assert not [run for run in registry._waiting if run.guard is guard]
 
 
