@@ -1,0 +1,204 @@
+"""One model call: sent, passed on while it is read, counted, judged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from loopguard_core import Stop, Usage
+from loopguard_core.transcripts import TranscriptError
+from loopguard_gateway._coding import decoded
+from loopguard_gateway._errors import Refused, upstream_trouble
+from loopguard_gateway._passed import returned, whole
+from loopguard_gateway._streaming import Relay
+from loopguard_gateway._till import Charge
+from loopguard_gateway._tokens import reported, sent_tokens
+from loopguard_gateway._upstream import Headers
+from loopguard_gateway._watch import PASS, Judged
+from loopguard_gateway._wire import Said
+
+if TYPE_CHECKING:
+    from loopguard_gateway._exchange import Exchange
+
+_FAILED = 400
+_NO_ANSWER = 504
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A response that was kept back from the client.
+
+    Attributes:
+        said: What it says.
+        headers: Its headers.
+        body: Its bytes.
+        status: Its status; None for an event stream.
+    """
+
+    said: Said
+    headers: Headers
+    body: bytes
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A model call whose response the client does not get.
+
+    Attributes:
+        kept: The response.
+        said: What it says.
+        items: The response with the results of its calls, where they were refused.
+        outputs: Those results by call.
+        stop: Why the run ends.
+        failed: Whether the provider answered with an error.
+    """
+
+    kept: Kept | None = None
+    said: Said | None = None
+    items: list[Any] = field(default_factory=list)
+    outputs: dict[str, str] = field(default_factory=dict)
+    stop: Stop | None = None
+    failed: bool = False
+
+
+class Call:
+    """One model call of an exchange.
+
+    Args:
+        exchange: The request it belongs to.
+        charge: What it holds.
+        raw: What is sent.
+        watched: Whether the response is judged.
+        may_refuse: Whether its calls may be answered on the model's behalf.
+    """
+
+    def __init__(self, exchange: Exchange, charge: Charge, raw: bytes, *, watched: bool, may_refuse: bool) -> None:
+        self._exchange = exchange
+        self._charge = charge
+        self._raw = raw
+        self._watched = watched
+        self._may_refuse = may_refuse
+        self._heard = 0
+        self._answered = False
+
+    async def run(self) -> Turned | str:
+        """Make it.
+
+        Returns:
+            What it counts as, where the client has its answer; else what was turned back.
+        """
+        exchange, charge = self._exchange, self._charge
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + exchange.gateway.settings.call_timeout
+        sent = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                sent = True
+                response = await exchange.gateway.upstream.send(
+                    exchange.target, self._raw, stream=exchange.asked.stream
+                )
+            try:
+                return await self._read(response, deadline)
+            finally:
+                await response.aclose()
+        except TimeoutError:
+            raise upstream_trouble(_NO_ANSWER, "did not answer in time") from None
+        except Refused as refused:
+            # A provider that was asked and did not answer has read the request, and may have gone on to answer it.
+            if refused.status != _NO_ANSWER and not self._answered:
+                await charge.release()
+            if self._watched:
+                exchange.watch.failed(refused)
+            raise
+        finally:
+            if charge.open and sent:  # broken off: what was sent and what came is counted
+                self._count(await charge.settle(None, None, self._heard))
+
+    async def _read(self, response: httpx.Response, deadline: float) -> Turned | str:
+        exchange = self._exchange
+        if response.status_code >= _FAILED:
+            return await self._failed(response, deadline)
+        self._answered = True
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
+            self._answered = True
+            return await Relay(
+                self, exchange, response, deadline, holds=self._may_refuse and exchange.watch.holds
+            ).run()
+        async with asyncio.timeout_at(deadline):
+            body = await whole(response, exchange.gateway.settings)
+        said = self._said(response, body)
+        usage = await self.settle(said)
+        judged = self.judge(said, usage, streamed=False)
+        kept = Kept(said, exchange.gateway.upstream.returned(response), body, response.status_code)
+        turned = self.turned(judged, kept)
+        if turned is not None:
+            return turned
+        self.pass_on(said)
+        await exchange.client.answer(response.status_code, [*kept.headers, *exchange.marks], body)
+        return "ok"
+
+    async def _failed(self, response: httpx.Response, deadline: float) -> Turned | str:
+        """The provider answered with an error, which costs nothing and is the client's to see."""
+        exchange = self._exchange
+        async with asyncio.timeout_at(deadline):
+            body = await whole(response, exchange.gateway.settings)
+        await self._charge.release()
+        if not self._watched:
+            return Turned(failed=True)
+        exchange.watch.failed()
+        if exchange.refusals:
+            return Turned(failed=True)
+        await returned(exchange.gateway, exchange.client, response, body, exchange.marks)
+        return "upstream_error"
+
+    def _said(self, response: httpx.Response, body: bytes) -> Said:
+        text = decoded(body, response.headers.get("content-encoding", ""), self._exchange.gateway.settings.max_answer)
+        self._heard = sent_tokens(len(body if text is None else text), None)
+        try:
+            value = json.loads(text or b"")
+            if isinstance(value, Mapping):
+                return self._exchange.wire.said(value)
+        except (ValueError, RecursionError, TranscriptError):
+            pass
+        return Said(cut=True)  # garbage goes on as it is, and is counted by its size
+
+    # -- for streams too ---------------------------------------------------------------------------------------
+
+    def heard(self, tokens: int) -> None:
+        """So much of it came, by estimate."""
+        self._heard = tokens
+
+    async def settle(self, said: Said) -> Usage:
+        """The response is complete, or was cut: count what it cost."""
+        usage = await self._charge.settle(said.usage if reported(said.usage) else None, said.model, self._heard)
+        self._count(usage)
+        return usage
+
+    def _count(self, usage: Usage) -> None:
+        self._exchange.gateway.counted(usage)
+
+    def judge(self, said: Said, usage: Usage, *, streamed: bool) -> Judged:
+        """What becomes of the response."""
+        return self._exchange.watch.judge(said, usage, streamed=streamed) if self._watched else PASS
+
+    def turned(self, judged: Judged, kept: Kept) -> Turned | None:
+        """The response is turned back, if it is to be and can be."""
+        if judged.kind == "stop":
+            return Turned(kept, kept.said, stop=judged.stop)
+        if judged.kind == "refuse" and judged.outputs is not None:
+            items = self._exchange.wire.results(kept.said, judged.outputs)
+            if items is not None and self._may_refuse:
+                return Turned(kept, kept.said, items, judged.outputs)
+            if items is not None and self._exchange.refusals:  # it was told often enough
+                return Turned(kept, kept.said, stop=judged.stop)
+        return None
+
+    def pass_on(self, said: Said) -> None:
+        """The client gets the response."""
+        self._exchange.watch.answered(said.items, said.id)

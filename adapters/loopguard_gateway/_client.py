@@ -1,0 +1,117 @@
+"""The client's side of one request: reading its body, and writing an answer, within bounds of size and time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from starlette.types import Receive, Scope, Send
+
+from loopguard_gateway._errors import Refused, slow_client, too_large
+from loopguard_gateway._settings import Settings
+from loopguard_gateway._upstream import Headers, Target
+
+JSON = b"application/json"
+EVENTS = b"text/event-stream; charset=utf-8"
+
+
+class ClientGone(Exception):  # noqa: N818  # no fault
+    """The client went away, or stopped reading."""
+
+
+class Client:
+    """One request of a client.
+
+    Attributes:
+        started: Whether it has the head of an answer.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings) -> None:
+        self.started = False
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._settings = settings
+
+    def target(self, path: str) -> Target:
+        """The request, to be sent on.
+
+        Args:
+            path: Its path at the provider, as the client wrote it.
+        """
+        query = self._scope.get("query_string", b"").decode("latin-1")
+        return Target(self._scope["method"], path, query, list(self._scope["headers"]))
+
+    def header(self, name: bytes) -> str | None:
+        """A header, where the client sent it."""
+        return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), None)
+
+    @property
+    def secret(self) -> str:
+        """The bearer token; empty where there is none."""
+        scheme, _, token = (self.header(b"authorization") or "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else ""
+
+    async def body(self) -> bytes:
+        """The whole body.
+
+        Raises:
+            Refused: It is too large, or did not come in time.
+            ClientGone: It never came whole.
+        """
+        most = self._settings.max_body
+        length = self.header(b"content-length")
+        if length is not None and length.isdigit() and (len(length) > 15 or int(length) > most):
+            raise too_large(most)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._settings.body_timeout):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise too_large(most)
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise slow_client(self._settings.body_timeout) from None
+
+    async def gone(self) -> None:
+        """Wait until the client goes away."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    # -- answering ---------------------------------------------------------------------------------------------
+
+    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send the head of an answer."""
+        self.started = True
+        await self._write({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, body: bytes) -> None:
+        """Send a piece of it."""
+        if body:
+            await self._write({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def finish(self, body: bytes = b"") -> None:
+        """Send the last piece."""
+        await self._write({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole answer."""
+        await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
+        await self.finish(body)
+
+    async def refuse(self, refused: Refused) -> None:
+        """Send an answer of the gateway's own."""
+        own = [(name.encode(), value.encode("latin-1", "replace")) for name, value in refused.headers.items()]
+        await self.answer(refused.status, [(b"content-type", JSON), *own], refused.body())
+
+    async def _write(self, message: dict[str, object]) -> None:
+        try:
+            async with asyncio.timeout(self._settings.send_timeout):
+                await self._send(message)
+        except (TimeoutError, OSError):
+            raise ClientGone from None
