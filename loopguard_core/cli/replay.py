@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.padding import Padding
@@ -17,7 +18,8 @@ from rich.text import Text
 from loopguard_core._types import Action, Verdict
 from loopguard_core.cli._console import Terminal
 from loopguard_core.cli._recordings import complain, expanded, named_policy, printable, watched
-from loopguard_core.transcripts import Replayed, TranscriptError, guard_for_replay, play, read_transcript
+from loopguard_core.report import Reporter, Story, page
+from loopguard_core.transcripts import Replayed, TranscriptError
 
 OK, UNREADABLE = 0, 2
 
@@ -51,6 +53,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--format", choices=("table", "json"), default="table", help="json: one object a file; default: table"
     )
+    parser.add_argument("--html", metavar="F", help="write a report as one HTML page into this file as well")
+    parser.add_argument(
+        "--show-arguments",
+        action="store_true",
+        help="put the arguments of calls into the report: cut, and without what looks like a secret by its name",
+    )
     parser.set_defaults(handler=run)
 
 
@@ -58,21 +66,47 @@ def run(args: argparse.Namespace) -> int:
     """Replay every file in turn.
 
     Returns:
-        0, or 2 if a file could not be read; the others are replayed all the same.
+        0, or 2 if a file could not be read or the report not be written; the others are replayed all the same.
+
+    Raises:
+        PolicyError: The policy cannot be used.
     """
+    if args.show_arguments and args.html is None:
+        _complain("--show-arguments is for the report; add --html FILE")
+        return UNREADABLE
     files, failed = expanded(args.files, complain=_complain)
     printer: _Json | _Tables = _Json() if args.format == "json" else _Tables()
-    with guard_for_replay(named_policy(args.policy, args.preset)) as guard:
+    stories: list[Story] = []
+    with Reporter(named_policy(args.policy, args.preset), arguments=args.show_arguments) as reporter:
         for file in watched(files, "replay", hidden=args.format == "json" and sys.stdout.isatty()):
             try:
-                replayed = play(read_transcript(file), guard)
+                story = reporter.story(file)
             except TranscriptError as error:
                 _complain(str(error))
                 failed += 1
             else:
-                printer.add(file, replayed)
+                printer.add(file, story.replayed)
+                if args.html is not None:
+                    stories.append(story)
     printer.close(failed)
+    if args.html is not None and not _written(args.html, page(stories, policy=_policy_words(args))):
+        failed += 1
     return UNREADABLE if failed else OK
+
+
+def _written(file: str, text: str) -> bool:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        _complain(f"{file}: the report cannot be written ({reason})")
+        return False
+    return True
+
+
+def _policy_words(args: argparse.Namespace) -> str:
+    named = [("policy", args.policy), ("preset", args.preset)]
+    return ", ".join(f"{kind} {Path(value).name}" for kind, value in named if value) or "the policy found here"
 
 
 def _complain(text: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from loopguard_core._guard import LoopGuard
 from loopguard_core._outcome import OWN_WORDS
@@ -28,6 +28,9 @@ class Replayed:
         verdicts: Every detection, in order: one per identity and round, and those on text.
         stop: The first stop; None if the run would have gone through.
         stop_round: The round the run was in, or after, when that stop came; None without one.
+        answered: Assistant messages there would have been when that stop came, the one it came in included: what would
+            have been paid for. All of them without a stop.
+        told: What the model would have been told before each assistant message, by its number; only where anything.
     """
 
     id: str | None
@@ -37,13 +40,15 @@ class Replayed:
     verdicts: tuple[Verdict, ...] = ()
     stop: Stop | None = None
     stop_round: int | None = None
+    answered: int = 0
+    told: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 # What loopguard, or the program around the model, told it in the user's place is no user's word.
 _NOT_THE_USER = (OWN_WORDS, "[system", "<system")
 
 
-def guard_for_replay(policy: Policy) -> LoopGuard:
+def guard_for_replay(policy: Policy, *, plugins: Iterable[object] = ()) -> LoopGuard:
     """A guard that makes the same of a recording each time and everywhere.
 
     Its clock stands still, because a recording has no time: `limits.seconds` never ends a replay. Its fingerprints are
@@ -52,13 +57,15 @@ def guard_for_replay(policy: Policy) -> LoopGuard:
 
     Args:
         policy: The policy; plugins it names are loaded, and what they answer counts.
+        plugins: Further plugins.
 
     Raises:
         PluginError: A plugin the policy names cannot be used.
     """
     plain = {"plain_fingerprints": True, "fingerprint_key": None}
     privacy = policy.privacy.model_copy(update=plain)
-    return LoopGuard(policy.model_copy(update={"privacy": privacy, "key": None}), clock=lambda: 0.0)
+    played = policy.model_copy(update={"privacy": privacy, "key": None})
+    return LoopGuard(played, plugins=plugins, clock=lambda: 0.0)
 
 
 def play(transcript: Transcript, guard: LoopGuard) -> Replayed:
@@ -86,6 +93,8 @@ def play(transcript: Transcript, guard: LoopGuard) -> Replayed:
         verdicts=tuple(player.verdicts),
         stop=session.stop,
         stop_round=player.stop_round,
+        answered=player.messages if player.answered is None else player.answered,
+        told=player.told,
     )
 
 
@@ -98,13 +107,17 @@ class _Player:
         self.messages = 0
         self.verdicts: list[Verdict] = []
         self.stop_round: int | None = None
+        self.answered: int | None = None
+        self.told: dict[int, tuple[str, ...]] = {}
 
     def assistant(self, message: AssistantMessage) -> None:
         """One model call and the round it asks for."""
         session = self._session
-        self.messages += 1
-        session.before_model_call(message.model)
+        directive = session.before_model_call(message.model)
         self._note_stop()
+        self.messages += 1
+        if directive.steer:
+            self.told[self.messages] = directive.steer
         self._feed(message.reasoning, "reasoning")
         self._feed(message.content, "content")
         session.feed_text("", "content")  # an empty message is known to be empty
@@ -127,4 +140,4 @@ class _Player:
 
     def _note_stop(self) -> None:
         if self.stop_round is None and self._session.stop is not None:
-            self.stop_round = self.rounds
+            self.stop_round, self.answered = self.rounds, self.messages

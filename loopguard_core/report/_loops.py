@@ -1,0 +1,65 @@
+"""Verdicts that belong together: one loop is one thing to read about, however long it went on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from loopguard_core._scoring import RANK
+from loopguard_core._types import Action, Verdict
+
+
+@dataclass(slots=True)
+class Loop:
+    """One streak of one detector.
+
+    Attributes:
+        verdicts: Its verdicts, in order; at least one.
+    """
+
+    verdicts: list[Verdict]
+
+    @property
+    def last(self) -> Verdict:
+        """The verdict that has seen most of it."""
+        return self.verdicts[-1]
+
+    @property
+    def action(self) -> Action:
+        """The strongest rung it reached."""
+        return max((verdict.action for verdict in self.verdicts), key=RANK.__getitem__)
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """First and last round of its evidence; 0 is before the first round."""
+        first = min((evidence_rounds(verdict)[0] for verdict in self.verdicts), default=0)
+        return first, max(self.last.round, first)
+
+    def reached(self, action: Action) -> Verdict | None:
+        """The first verdict of that rung."""
+        return next((verdict for verdict in self.verdicts if verdict.action is action), None)
+
+
+def evidence_rounds(verdict: Verdict) -> list[int]:
+    """The rounds that are the evidence of a verdict, as far as it says; at least its own."""
+    listed = verdict.evidence.get("at_rounds")
+    rounds = [number for number in listed if isinstance(number, int)] if isinstance(listed, list) else []
+    since = verdict.evidence.get("since_round")
+    if isinstance(since, int) and 0 < since < min(rounds or [verdict.round]):
+        rounds = [since, *rounds]
+    return rounds or [verdict.round]
+
+
+def loops(verdicts: Iterable[Verdict]) -> list[Loop]:
+    """The loops in a recording's verdicts, the worst first: by rung, then by length."""
+    found: list[Loop] = []
+    latest: dict[tuple[str | None, ...], Loop] = {}
+    for verdict in verdicts:
+        key = (verdict.detector, verdict.tool, verdict.fingerprint, verdict.channel)
+        loop = latest.get(key)
+        if loop is not None and verdict.streak > loop.last.streak:
+            loop.verdicts.append(verdict)
+        else:
+            loop = latest[key] = Loop([verdict])
+            found.append(loop)
+    return sorted(found, key=lambda loop: (-RANK[loop.action], -len(loop.verdicts)))
