@@ -23,7 +23,11 @@ MAX_PARKED = 10_000
 
 _INTERRUPTS = frozenset({"GraphInterrupt", "NodeInterrupt"})
 
-_REASONS: dict[str, EndReason] = {"GraphRecursionError": "max_turns", "GraphDrained": "cancelled"}
+_REASONS: dict[str, EndReason] = {
+    "GraphDrained": "cancelled",
+    "GraphRecursionError": "max_turns",
+    "NodeCancelledError": "cancelled",
+}
 """LangGraph's own ways to end a run, by class name: langgraph need not be installed."""
 
 _HANDOFF = "ParentCommand"
@@ -36,6 +40,8 @@ class _Parked(NamedTuple):
     session_id: str
     keys: tuple[str, ...]
     humans: int
+    stopped: dict[str, Any] | None
+    """Its state, where it was ended as well: `drain` lets a round finish that a human is asked about."""
 
 
 _parked: WeakKeyDictionary[LoopGuard, OrderedDict[str, dict[str, _Parked]]] = WeakKeyDictionary()
@@ -236,11 +242,12 @@ class Sessions:
     def _park(self, scope: Scope, session: Session) -> None:
         session.pause()
         paused = session.end().reason == "paused"
-        if not paused or scope.adopted or scope.main is None or scope.thread_id is None:
+        if not (paused or session.stop) or scope.adopted or scope.main is None or scope.thread_id is None:
             return
+        keys, stopped = scope.conversations.keys(scope.main), None if paused else session.save()
         with self._lock:
             waiting = self._parked.setdefault(scope.thread_id, {})
-            waiting[scope.namespace] = _Parked(session.id, scope.conversations.keys(scope.main), scope.main.humans)
+            waiting[scope.namespace] = _Parked(session.id, keys, scope.main.humans, stopped)
             self._parked.move_to_end(scope.thread_id)
             if len(self._parked) > MAX_PARKED:
                 self._cancel_parked(next(iter(self._parked)))
@@ -254,6 +261,13 @@ class Sessions:
             if parked is None or scope.session is not None:
                 return
             session = self._guard.live(parked.session_id)
+            if session is None and parked.stopped is not None:
+                session = self._guard.session(
+                    parked.session_id,
+                    state=parked.stopped,
+                    surface=self._refusable.surface,
+                    framework_run_id=str(scope.owner),
+                )
             if session is None:
                 return
             session.continued()

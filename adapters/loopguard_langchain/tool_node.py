@@ -7,10 +7,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper
 from langgraph.types import Command
 
 from loopguard_core import LoopGuard, PolicyLike, as_guard, inside
+from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._contained import contained
 from loopguard_langchain._guarded import refusable
@@ -116,9 +118,10 @@ class _Gate:
         try:
             with nullcontext() if run is None or refused else inside(run.session):
                 yield call
-        except Exception as error:
-            call.answer = self._last_words(call, error)
+        except BaseException as error:
+            call.answer = self._last_words(call, error) if isinstance(error, Exception) else None
             if call.answer is None:
+                self._left(run, error)
                 raise
         finally:
             if run is not None:
@@ -149,6 +152,17 @@ class _Gate:
             stop = call.run.session.stop
             text = stop.message if stop is not None and ends_a_run(error) and self._drains(call.run) else None
         return None if text is None else call.said(text)
+
+    @contained
+    def _left(self, run: ToolRun | None, error: BaseException) -> None:
+        """The run ends here by an exception, or waits for a human. Somebody above it may go on with it."""
+        if run is None:
+            return
+        if isinstance(error, GraphInterrupt):
+            run.session.pause()
+            run.session.end()
+        elif not isinstance(error, GraphBubbleUp) or isinstance(error, CoreStop):
+            run.session.end(error=error, may_go_on=True)
 
     @contained
     def _answered(self, run: ToolRun, call_id: str) -> None:

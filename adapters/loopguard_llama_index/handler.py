@@ -15,9 +15,9 @@ from llama_index.core.instrumentation.events.llm import (
     LLMChatInProgressEvent,
     LLMChatStartEvent,
 )
-from llama_index.core.instrumentation.events.span import SpanDropEvent
 from llama_index.core.llms import ChatResponse
 from llama_index_instrumentation import get_dispatcher
+from llama_index_instrumentation.events.span import SpanDropEvent
 from pydantic import PrivateAttr
 
 from loopguard_core import LoopGuard, PolicyLike, Session, as_guard, current_session

@@ -20,7 +20,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import GraphDrained, GraphRecursionError
+from langgraph.errors import GraphDrained, GraphRecursionError, NodeCancelledError
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
@@ -855,6 +855,18 @@ def test_cancelled_run(build):
             await running
 
     asyncio.run(main())
+    assert guard.reasons == ["cancelled"]
+    scripted.assert_nothing_left(handler)
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+def test_tool_that_is_cancelled_cancels_the_run(how):
+    def cancelled(key: str) -> str:
+        raise asyncio.CancelledError
+
+    guard, handler, config = guarded()
+    with pytest.raises((NodeCancelledError, asyncio.CancelledError)):
+        scripted.run(raw(Scripted(), Counting(cancelled).tool), how, ASK, config)
     assert guard.reasons == ["cancelled"]
     scripted.assert_nothing_left(handler)
 

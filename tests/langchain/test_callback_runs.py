@@ -284,7 +284,7 @@ def test_limits_hold_for_a_run_and_those_inside_it():
     lookup = Counting(lambda key: key)
     inner = create_agent(calling("lookup", 3, fresh=True), [lookup.tool], name="inner")
     outer = create_agent(calling("delegate", 99, fresh=True), [delegating(inner)], name="outer")
-    guard, handler, config = guarded({"limits": {"tokens": 100}})
+    guard, handler, config = guarded({"limits": {"tokens": 170}})  # what is not reported is estimated
     with pytest.raises(LangChainStop) as stopped:
         outer.invoke(ASK, config)
     assert stopped.value.reason == "max_tokens"
@@ -762,6 +762,29 @@ def test_streak_goes_on_after_a_human_answered(new_handler, how):
     assert streaks(guard) == [2, 3, 4, 5, 6]
     assert len({event.session_id for event in guard.ends}) == 1
     assert len(ran) == 5
+    scripted.assert_nothing_left(handler)
+
+
+@BOTH
+@pytest.mark.parametrize("new_handler", [False, True], ids=["one handler", "a new one each time"])
+def test_stopped_run_that_is_resumed_ends_before_its_next_model_call(new_handler, how):
+    """`drain` lets a round finish, and a human is asked about it first."""
+    ran: list[str] = []
+    model = Scripted()
+    graph = asking_agent(model, ran)
+    guard = guarded()[0]
+    handler = LoopGuardCallbackHandler(guard, on_stop="drain")
+    given: Any = ASK
+    for _ in range(6):
+        config = {"callbacks": [handler], "configurable": {"thread_id": "1"}}
+        scripted.run(graph, how, given, config)
+        given = Command(resume="yes")
+        if new_handler:
+            handler = LoopGuardCallbackHandler(guard, on_stop="drain")
+    with pytest.raises(GraphDrained):
+        scripted.run(graph, how, given, {"callbacks": [handler], "configurable": {"thread_id": "1"}})
+    assert (len(ran), len(model.seen), streaks(guard)) == (6, 6, [2, 3, 4, 5, 6])
+    assert guard.last_end.reason == "doom_loop"
     scripted.assert_nothing_left(handler)
 
 

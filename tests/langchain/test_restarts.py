@@ -119,7 +119,7 @@ def test_another_model_writes_the_message_anew(way, order, kind):
 @streamed_ways
 @both_orders
 def test_an_escalated_turn_that_is_tried_again_stays_escalated(way, order):
-    """The stronger model breaks off once: inside of us nobody spends the escalation, around us the usual one goes on."""
+    """It breaks off once. Tried again inside of us it is still asked; around us the usual model goes on."""
     strong = Breaking(script=sequence(Say("x"), Say("by the strong one")), breaks=1, model_name="strong")
     weak = StreamingModel(script=sequence(*[Say("", (call(key="k"),))] * 2, then="by the weak one"))
     ladder = {"ladder": {"escalate": 2, "block": False, "stop": 9}}
@@ -155,6 +155,6 @@ class MadeUp(AgentMiddleware):
 
 @streamed_ways
 def test_an_answer_in_the_models_place_is_read_instead(way):
-    reads, _, seen, agent = reading(Breaking(script=sequence(), breaks=9), MadeUp(), "ours first")
+    reads, _, _, agent = reading(Breaking(script=sequence(), breaks=9), MadeUp(), "ours first")
     assert_complete(run(agent, ask(), way)["messages"])
     assert reads.texts == ["made up"]

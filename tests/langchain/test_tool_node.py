@@ -166,7 +166,9 @@ class TestAlone:
         run(how, graph, Command(resume="yes"), thread())
         with pytest.raises(GraphDrained):
             run(how, graph, Command(resume="yes"), thread())
-        assert (ladder(guard), guard.reasons, guard.ends[0].turns) == (LADDER, ["doom_loop"], 6)
+        assert (ladder(guard), guard.reasons) == (LADDER, ["paused", "paused", "doom_loop"])
+        assert [end.turns for end in guard.ends] == [1, 2, 6]
+        assert len({end.session_id for end in guard.ends}) == 1
 
     def test_an_agent_in_a_tool_has_a_session_of_its_own(self, guard, how):
         counted = Counting()
@@ -262,6 +264,33 @@ class TestTogether:
             graph.invoke(ASK, thread())
         assert (counted.count, ladder(guard)) == (2, LADDER)
         assert not guard.faults.counts
+
+
+@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
+class TestEnds:
+    """What a wrapper alone sees of the end of a run."""
+
+    @pytest.mark.parametrize(
+        ("error", "reason"), [(ValueError, "error"), (KeyboardInterrupt, "cancelled"), (SystemExit, "error")]
+    )
+    def test_an_exception_of_a_tool_ends_the_session(self, guard, how, error, reason):
+        def fail(key: str) -> str:
+            raise error
+
+        graph = graph_of(guard, Scripted(), Counting(fail).tool)
+        with pytest.raises(error):
+            run(how, graph, ASK, thread())
+        assert guard.reasons == [reason]
+
+    def test_a_failure_the_model_is_told_of_ends_nothing(self, guard, how):
+        def fail(key: str) -> str:
+            raise ValueError("no such invoice")
+
+        counted = Counting(fail)
+        graph = scripted.raw_graph(Scripted(), [counted.tool], handle_tool_errors=True, **wrapped(guard))
+        with pytest.raises(GraphDrained):
+            run(how, graph, ASK, None)
+        assert (counted.count, guard.reasons) == (2, ["doom_loop"])
 
 
 class TestRuns:
