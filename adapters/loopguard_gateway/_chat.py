@@ -15,6 +15,7 @@ from loopguard_gateway._sse import DONE, written
 from loopguard_gateway._wire import Asked, Closing, Piece, Reader, Said
 
 name = "chat_completions"
+keeps = False
 
 _INSTRUCTIONS = ("system", "developer")
 _REASONING = ("reasoning_content", "reasoning")

@@ -65,11 +65,12 @@ class Conversations:
         self._guard = guard
         self._most = most
         self._clock = clock
-        self._found: OrderedDict[bytes, Conversation] = OrderedDict()
+        self._found: dict[bytes, Conversation] = {}
+        self._kept: OrderedDict[int, Conversation] = OrderedDict()  # the one used longest ago first
         self._runs: OrderedDict[tuple[str, str], tuple[Session, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._kept)
 
     # -- finding -----------------------------------------------------------------------------------------------
 
@@ -91,6 +92,7 @@ class Conversations:
             if other is not None and other is not conversation:  # a run that is the same to the letter
                 self.drop(other)
             self._found[place] = conversation
+        self._kept[id(conversation)] = conversation
         self._tidy()
 
     def drop(self, conversation: Conversation) -> None:
@@ -99,6 +101,7 @@ class Conversations:
         conversation.session.end()
 
     def _forget(self, conversation: Conversation) -> None:
+        self._kept.pop(id(conversation), None)
         for place in conversation.places:
             if self._found.get(place) is conversation:
                 del self._found[place]
@@ -106,9 +109,9 @@ class Conversations:
 
     def _tidy(self) -> None:
         idle = self._clock() - IDLE
-        while self._found:
-            oldest = next(iter(self._found.values()))
-            if oldest.used > idle and len(self._found) <= self._most:
+        while self._kept:
+            oldest = next(iter(self._kept.values()))
+            if oldest.used > idle and len(self._kept) <= self._most:
                 break
             self.drop(oldest)
         while self._runs:
@@ -120,7 +123,7 @@ class Conversations:
 
     def close(self) -> None:
         """All of them are over."""
-        for conversation in list(self._found.values()):
+        for conversation in list(self._kept.values()):
             self.drop(conversation)
         for session, _ in self._runs.values():
             session.end()

@@ -21,6 +21,7 @@ from loopguard_gateway._responses_stream import OWN_ID, ResponseReader, closed_r
 from loopguard_gateway._wire import Asked, Closing, Reader, Said
 
 name = "responses"
+keeps = True
 
 _OUTPUTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
 _TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "max_tool_calls")

@@ -230,7 +230,7 @@ class Watch:
         if self._conversation is None or not self._places:
             return
         places = [_links.chain(self._places[-1], links)[-1]]
-        if response_id is not None:
+        if response_id is not None and self._wire.keeps:
             places.append(_links.digest(self._wire.name, self._key, self._run, response_id))
         kept = self._asked.body.get("conversation")
         if kept is not None and self._asked.after is not None:

@@ -115,6 +115,10 @@ class Wire(Protocol):
     def name(self) -> str:
         """The endpoint, for metrics."""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether a request may name what the provider keeps of the conversation."""
+
     def asked(self, body: Mapping[str, Any]) -> Asked:
         """Look into a request. Raises `Refused` where it asks for what the gateway cannot count."""
 
