@@ -10,6 +10,7 @@ from llama_index.core.agent.workflow import (
     AgentOutput,
     AgentStream,
     BaseWorkflowAgent,
+    CodeActAgent,
     ReActAgent,
     ToolCallResult,
 )
@@ -109,10 +110,17 @@ async def _answer(run: Run, agent: BaseWorkflowAgent, ctx: Any, written: str) ->
     await run.session.aafter_model_call(
         translate.model_name(agent.llm), translate.usage_of(response.raw), time.perf_counter() - started
     )
-    answer = response.message.content or ""
+    return _said(agent, response.message.content or "") or None
+
+
+def _said(agent: BaseWorkflowAgent, text: str) -> str:
+    """What a last answer says to the user; nothing where these agents would read another call in it."""
     if isinstance(agent, ReActAgent):
-        answer = answer.rpartition("Answer:")[2].strip()
-    return answer or None
+        _, marker, answer = text.rpartition("Answer:")
+        return answer.strip() if marker or "Action:" not in text else ""
+    if isinstance(agent, CodeActAgent):
+        return text.partition("<execute>")[0].strip()
+    return text
 
 
 async def _conversation(agent: BaseWorkflowAgent, ctx: Any, pad: Scratchpad, text: str) -> list[ChatMessage]:

@@ -161,6 +161,28 @@ async def test_a_react_agent_answers_too() -> None:
     assert ran.history[-1].content.endswith("Answer: it is paid")
 
 
+STEP = 'Thought: t\nAction: lookup\nAction Input: {"key": "K-1"}'
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_another_call_is_no_answer_of_a_react_agent(streaming: bool) -> None:
+    llm = Scripted(lambda asked: [STEP], calls_functions=False)
+    agent = guard_agent(ReActAgent(tools=[Counted().tool], llm=llm, streaming=streaming), Watched(), on_stop="answer")
+    ran = await go(agent)
+    assert (llm.calls, ran.text[:11]) == (7, OWN)
+
+
+@pytest.mark.parametrize(("said", "text"), [("<execute>\nlookup()\n</execute>", OWN), ("Half of it.", "Half of it.")])
+async def test_more_code_is_no_answer_of_a_code_agent(said: str, text: str) -> None:
+    async def execute(code: str) -> str:
+        return "nothing"
+
+    loops = lambda asked: [said if asked.number > 6 else "I try.\n<execute>\nlookup()\n</execute>"]  # noqa: E731
+    llm = Scripted(loops, calls_functions=False)
+    ran = await go(guard_agent(CodeActAgent(execute, llm=llm), Watched(), on_stop="answer"))
+    assert (llm.calls, ran.text[:11]) == (7, text)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_raise_raises_with_everything_in_memory(kind: str) -> None:
     guard, tool = Watched({"on_stop": {"how": "raise"}}), Counted()
