@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from langchain.agents.middleware import ModelRequest, ModelResponse
@@ -15,6 +16,7 @@ from loopguard_core import Action, Directive, LoopGuard, Session, Usage, Verdict
 from loopguard_langchain import _rounds as rounds
 from loopguard_langchain import _text as text
 from loopguard_langchain import _translate as translate
+from loopguard_langchain._runs import judging
 from loopguard_langchain._tap import Cut, tapped
 
 Used = tuple[str | None, Usage, float]
@@ -81,6 +83,15 @@ class ModelCall:
         return translate.model_name(model), sent, translate.max_tokens(model, self.request.model_settings)
 
     # -- before ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """While somebody is asked who may ask the model."""
+        token = judging.set(self._guard)
+        try:
+            yield
+        finally:
+            judging.reset(token)
 
     def directed(self, directive: Directive) -> ModelRequest[Any]:
         """The request as it is to be sent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
@@ -127,6 +128,9 @@ class Run:
     asking: Conversation | None = None
     inside: AbstractContextManager[None] | None = None
 
+
+judging: ContextVar[LoopGuard | None] = ContextVar("loopguard_judging", default=None)
+"""Whose middleware looks after the model calls made here: a handler on the model itself sees no run around them."""
 
 _open_runs: WeakKeyDictionary[LoopGuard, WeakValueDictionary[UUID, Run]] = WeakKeyDictionary()
 """What all handlers of a guard follow. A run is followed by one of them, or every round of it would count twice."""

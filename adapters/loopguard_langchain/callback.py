@@ -22,7 +22,7 @@ from loopguard_langchain import _translate as translate
 from loopguard_langchain._contained import contained
 from loopguard_langchain._conversations import keys_of, response_of, shapes_an_answer, user_spoke
 from loopguard_langchain._guarded import refusable
-from loopguard_langchain._runs import ModelCall, Run, RunTree, Scope, drain
+from loopguard_langchain._runs import ModelCall, Run, RunTree, Scope, drain, judging
 from loopguard_langchain._sessions import Sessions
 from loopguard_langchain._stop import LoopGuardStop
 
@@ -169,6 +169,8 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         metadata = kwargs.get("metadata") or {}
         run = self._tree.start(run_id, parent_run_id, metadata, "model")
         scope = run.scope
+        if scope.owner == run_id and judging.get() is self.guard:
+            scope.adopted = True
         if scope.adopted:
             return
         history = messages[0] if messages else []

@@ -135,7 +135,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             if directive.stop is not None:
                 return self._finish(run, call, directive.stop, call.kept, handler)
             try:
-                response: ModelResponse[Any] | None = handler(call.directed(directive))
+                with call.asking():
+                    response: ModelResponse[Any] | None = handler(call.directed(directive))
             except BaseException as error:  # noqa: BLE001  # `lost` raises it unless there is another try
                 if not call.lost(directive, error):
                     continue
@@ -162,7 +163,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             if directive.stop is not None:
                 return await self._afinish(run, call, directive.stop, call.kept, handler)
             try:
-                response: ModelResponse[Any] | None = await handler(call.directed(directive))
+                with call.asking():
+                    response: ModelResponse[Any] | None = await handler(call.directed(directive))
             except BaseException as error:  # noqa: BLE001  # as in wrap_model_call
                 if not call.lost(directive, error):
                     continue
@@ -244,7 +246,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         if last is not None:
             response, lost = None, False
             try:
-                response = handler(call.tapped(last))
+                with call.asking():
+                    response = handler(call.tapped(last))
             except BaseException as error:  # noqa: BLE001  # `lost_answer` raises it unless the stop only loses its words
                 lost = call.lost_answer(error)
             for used in () if lost else call.answered(response):
@@ -267,7 +270,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         if last is not None:
             response, lost = None, False
             try:
-                response = await handler(call.tapped(last))
+                with call.asking():
+                    response = await handler(call.tapped(last))
             except BaseException as error:  # noqa: BLE001  # `lost_answer` raises it unless the stop only loses its words
                 lost = call.lost_answer(error)
             for used in () if lost else call.answered(response):

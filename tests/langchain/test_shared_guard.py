@@ -73,6 +73,20 @@ def both(policy: Any = "default", *, on_stop: str = "raise", **options: Any) -> 
 
 
 @WAYS
+def test_handler_on_the_model_itself_leaves_the_run_to_the_middleware(how):
+    """It sees model calls and no run around them."""
+    counted = Counting()
+    guard = Watched()
+    handler = LoopGuardCallbackHandler(guard)
+    model = Scripted(callbacks=[handler])
+    graph = create_agent(model, [counted.tool], middleware=[LoopGuardMiddleware(guard)])
+    scripted.run(graph, how, ASK)
+    assert (counted.count, len(model.seen), guard.reasons) == (2, 6, ["doom_loop"])
+    assert [event.streak for event in guard.loops] == [2, 3, 4, 5, 6]
+    scripted.assert_nothing_left(handler)
+
+
+@WAYS
 @pytest.mark.parametrize("on_stop", ["raise", "drain"])
 def test_every_round_counts_once(on_stop, how):
     lookup = Counting()
