@@ -163,12 +163,11 @@ class History:
             identity: Only rounds that asked for this call.
             tool: Only rounds that asked for this tool, as `ObservedCall.tool_key` has it.
         """
-        wanted = {name for name, past in self._known.items() if past.tool == tool} if identity is None else {identity}
-        return [
-            number
-            for number, requests, _ in self.rounds
-            if number >= since and ((identity is None and tool is None) or any(name in wanted for name, _ in requests))
-        ]
+        recent = [(number, requests) for number, requests, _ in self.rounds if number >= since]
+        if identity is None and tool is None:
+            return [number for number, _ in recent]
+        wanted = {identity} if identity else {name for name, past in self._known.items() if past.tool == tool}
+        return [number for number, requests in recent if not wanted.isdisjoint([name for name, _ in requests])]
 
     def begin(self, calls: Sequence[ObservedCall], number: int) -> int:
         """Look the calls of a round up, before anything is scored.
@@ -177,8 +176,8 @@ class History:
             What there is in it that detectors wake on; see `Detector.wakes_on`.
         """
         self.number = number
-        # After a failure everything is looked at: it may be one root across tools. So it is while nothing is new.
-        cues = REPEATS if self._failed or self.listening or number - self.last_news > _LULL else 0
+        # After a failure everything is looked at: it may be one root across tools.
+        cues = REPEATS if self._failed or self.listening else 0
         hot = self._hot
         for call in calls:
             past = self._known.get(call.identity)
@@ -209,6 +208,8 @@ class History:
 
     def _cues(self, call: ObservedCall) -> int:
         """How a call that was never asked for before may be part of something that stands still."""
+        if self.number - self.last_news > _LULL:
+            return REPEATS
         nature = call.nature
         if call.traits and not _TELLING.isdisjoint(call.traits):
             return CHANGES | SEARCHES * nature.searches

@@ -128,6 +128,8 @@ def display_name(tool: object) -> str:
     """
     if not isinstance(tool, str) or not tool[: 2 * MAX_NAME_CHARS].strip():
         return "(unnamed)"
+    if len(tool) <= MAX_NAME_CHARS and tool.isprintable():
+        return tool
     shown = "".join(char if char.isprintable() else "?" for char in tool[: MAX_NAME_CHARS + 1])
     return shown if len(shown) <= MAX_NAME_CHARS else shown[: MAX_NAME_CHARS - 1] + "…"
 

@@ -69,6 +69,17 @@ _PENDING_TEXT = re.compile(
     r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|进行中|运行中|処理中|実行中|\b\d{1,3}(?:\.\d+)?\s?%",
     re.IGNORECASE,
 )
+# In lower case: without one of these a pattern cannot match, and looking for them is far faster.
+_NEEDS_UNCHANGED = ("chang", "no ", "same ", "identical ", "nothing ", "没有变化", "无变化", "変更なし", "変化なし")
+_NEEDS_PENDING = (
+    "running", "pending", "queued", "processing", "building", "progress", "ready", "finished", "complete", "done",
+    "available", "waiting", "please wait", "provisioning", "initiali", "scheduled", "starting", "creating", "deploying",
+    "syncing", "working", "active", "submitted", "accepted", "%", "进行中", "运行中", "処理中", "実行中",
+)  # fmt: skip
+_NEEDS_FINISHED = (
+    "done", "succe", "fail", "complete", "error", "cancel", "stopped", "exit", "finish", "timed", "expired",
+    "terminated", "merged", "closed", "resolved", "ok", "final", "ended", "no such",
+)  # fmt: skip
 _FINISHED = re.compile(
     r"\"?(?:status|state|phase|stage|conclusion|result)\"?\s*[:=]\s*\"?(?:done|success\w*|succeeded|failed"
     r"|failure|completed?|error\w*|cancell?ed|stopped|exited|finished|timed[ _]?out|expired|terminated|merged|closed"
@@ -251,15 +262,22 @@ def _folded(masked: str) -> str:
 def _facts(text: str) -> int:
     """Which of the four things a text says, as one number."""
     short = len(text) <= _SHORT
-    facts = _SAYS_UNCHANGED if short and _UNCHANGED.search(text) else 0
+    head = text[:PLAIN]
+    words = head.lower()
+    facts = _SAYS_UNCHANGED if short and _has(_NEEDS_UNCHANGED, words) and _UNCHANGED.search(text) else 0
     if len(text) <= 2 or (len(text) <= 2 * _NOTHING and _EMPTY.match(text)):  # "", "[]", "{}"
         facts |= _IS_EMPTY
-    ended = _FINISHED.search(text[:PLAIN]) is not None
-    if _PENDING_FIELD.search(text[:PLAIN]) or (short and not ended and _PENDING_TEXT.search(text)):
+    ended = _has(_NEEDS_FINISHED, words) and _FINISHED.search(head) is not None
+    pending = _has(_NEEDS_PENDING, words)
+    if pending and (_PENDING_FIELD.search(head) or (short and not ended and _PENDING_TEXT.search(text))):
         facts |= _IS_PENDING
     elif ended:
         facts |= _IS_FINISHED
     return facts
+
+
+def _has(needles: tuple[str, ...], words: str) -> bool:
+    return any(needle in words for needle in needles)
 
 
 @dataclass(slots=True, eq=False)

@@ -289,9 +289,11 @@ class Scorer:
         tool = None if call is None else display_name(call.tool)
         fingerprint = None if call is None else self._identifier.fingerprint(call, self.key)
         allowed = not shadow and self._allowed.spares(fingerprint, refusal=RANK[best.action] >= RANK[Action.BLOCK])
+        action = Action.OBSERVE if shadow or allowed else self.perform(best.action, refusable)
+        spared = _messages.shadowed(best.action) if shadow else _messages.allowed(best.action) if allowed else None
         proposed = Verdict(
             detector=name,
-            action=Action.OBSERVE if shadow or allowed else self.perform(best.action, refusable),
+            action=action,
             streak=finding.streak,
             fingerprint=fingerprint,
             tool=tool,
@@ -302,13 +304,14 @@ class Scorer:
             char=finding.char,
             abort=finding.abort and not shadow,
             evidence=best.evidence if call is None else {**best.evidence, **self._rounds(call, finding, number)},
+            message=_messages.verdict(action, best.fact, best.advice, spared),
         )
-        spared = _messages.shadowed(best.action) if shadow else _messages.allowed(best.action) if allowed else None
-        proposed = _worded(proposed, best, spared)
         taken, overridden = judge(proposed, best.action, call)
         if shadow:
             return proposed, []
-        verdict = proposed if taken is proposed.action else _worded(replace(proposed, action=taken), best)
+        verdict = proposed
+        if taken is not action:
+            verdict = replace(proposed, action=taken, message=_messages.verdict(taken, best.fact, best.advice))
         rungs = (taken,) if overridden or allowed else best.ladder.crossed(finding.streak)
         wanted = {self.perform(rung, refusable) for rung in rungs}
         about = finding.about or finding.identity or name
@@ -361,10 +364,6 @@ class Scorer:
     def _leave_out(self, detector: Detector, error: Exception) -> None:
         self._faults.note(f"detector {detector.name}", error, text="It is switched off for this run.")
         self._use([other for other in self.detectors if other is not detector])
-
-
-def _worded(verdict: Verdict, best: _Best, spared: str | None = None) -> Verdict:
-    return replace(verdict, message=_messages.verdict(verdict.action, best.fact, best.advice, spared))
 
 
 def _id_of(call: ToolCall) -> str:

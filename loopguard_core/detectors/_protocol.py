@@ -205,7 +205,7 @@ class ObservedCall:
         if self.nature.declared or result is None or result.failed:
             return False
         most = 0 if "mutates" in self.traits else _HANDLE  # what a name says is sent must be nothing
-        if type(self.arguments) is dict and any(_waits(key, value) for key, value in self.arguments.items()):
+        if type(self.arguments) is dict and _waits(self.arguments):
             return not result.finished and _holds_handle(self.arguments, most)
         if not result.pending:
             return False
@@ -214,9 +214,13 @@ class ObservedCall:
         return not self.nature.starts and _holds_handle(self.arguments, most)
 
 
-def _waits(key: Any, value: Any) -> bool:
+def _waits(arguments: dict[Any, Any]) -> bool:
     """Whether an argument makes the call itself let time pass: `wait_s = 30`, `yield_ms = 1000`."""
-    return type(value) in (int, float) and value > 0 and _WAITING_KEY.match(str(key)) is not None
+    for key, value in arguments.items():  # a plain loop: this runs whenever a call is made again
+        kind = type(value)
+        if (kind is int or kind is float) and value > 0 and _WAITING_KEY.match(str(key)):
+            return True
+    return False
 
 
 def _holds_handle(arguments: Any, most: int) -> bool:

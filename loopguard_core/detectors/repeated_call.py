@@ -146,7 +146,7 @@ class RepeatedCall(Detector):
         return (Finding(streak.length, streak.since, call.identity, kind, evidence, advice=advice),)
 
     def _changing(self, call: ObservedCall, streak: _Streak) -> Sequence[Finding]:
-        if not streak.changed or "mutates" in call.traits or call.polling:
+        if not streak.changed or "mutates" in call.traits or (call.past is not None and call.past.polling):
             return ()  # what a mutation returns anew is its work
         rounds = streak.changed + 2  # the first result, those that differed, and this request
         evidence = {"rounds": rounds, "different_results": streak.changed + 1}
@@ -220,7 +220,7 @@ class RepeatedCall(Detector):
 def _kind(call: ObservedCall, history: History) -> str | None:
     """The row of the ladder table for a call whose result did not change."""
     past = call.past
-    if call.polling or (past is not None and "mutates" not in call.traits and _waits(call, past, history)):
+    if past is not None and (past.polling or ("mutates" not in call.traits and _waits(call, past, history))):
         return "poll"
     result = None if past is None else past.result
     if result is not None and result.failed:
