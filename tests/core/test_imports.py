@@ -100,6 +100,8 @@ def test_the_core_imports_nothing_but_the_standard_library_and_its_four_dependen
     # Each of these is an extra, loaded only once a policy asks for what it does.
     assert foreign.pop("redis", None) in (None, {"loopguard_core/keys/_redis.py"})
     assert foreign.pop("genai_prices", None) in (None, {"loopguard_core/_prices.py"})
+    # A plugin that only those who import it load.
+    assert foreign.pop("opentelemetry", None) in (None, {"loopguard_core/otel.py"})
     assert not foreign
 
 
