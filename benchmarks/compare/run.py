@@ -4,7 +4,7 @@
     python benchmarks/compare/run.py --only unwedge --print
 
 Every peer gets a virtual environment of its own (by `uv` where it is there, else `venv`), at the version named here,
-and a process of its own. loopguard runs in the environment this is run with. Nothing but the installation uses a network.
+and a process of its own. loopguard runs in the environment this is run with. Only the installation uses a network.
 """
 
 from __future__ import annotations
