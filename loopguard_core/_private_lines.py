@@ -31,12 +31,12 @@ class PrivateLines:
         readable = _UNSAFE.sub("_", name[: 2 * _MAX_NAME])[:_MAX_NAME].strip("-_") or "session"
         return self._directory / f"{readable}-{told_apart}.jsonl"
 
-    def append(self, name: str, line: str, max_bytes: int | None) -> bool:
-        """Append one line, whole or not at all.
+    def append(self, name: str, lines: str, max_bytes: int | None) -> bool:
+        """Append lines, all of them or none.
 
         Args:
             name: Whose file.
-            line: Text of one line, ASCII.
+            lines: ASCII; each ends with its newline. Nothing is done where there are none.
             max_bytes: Bytes the file may have; None for no bound.
 
         Returns:
@@ -45,8 +45,10 @@ class PrivateLines:
         Raises:
             OSError: It cannot be written.
         """
+        if not lines:
+            return True
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        data = f"{line}\n".encode("ascii")
+        data = lines.encode("ascii")
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK_NO_WAIT
         file = os.open(self.path_of(name), flags, 0o600)
         try:
@@ -61,10 +63,10 @@ class PrivateLines:
             try:
                 written = os.write(file, data)
             finally:
-                if written != len(data):  # half a line would make the rest unreadable
+                if written != len(data):  # half a line would make the file unreadable
                     os.truncate(file, status.st_size)
             if written != len(data):
-                raise OSError("there is no room for the line")
+                raise OSError("there is no room for it")
             return True
         finally:
             os.close(file)

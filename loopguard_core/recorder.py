@@ -52,6 +52,7 @@ MAX_SESSIONS = 10_000
 _MAX_RESULT = 64 * 1024
 _LETTERS = str.maketrans("0123456789abcdef", "bcdfghjklmnpqrst")
 
+_Event = PostModelCall | DoomLoopDetected | RoundJudged | ResultRecorded | SessionEnd
 Redact = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 
@@ -61,11 +62,13 @@ class _Running:
 
     Attributes:
         call: A model call of which is not known yet whether it asked for tools.
+        named: Whether its file says whose it is.
         lost: Lines that could not be written.
         full: Whether its file has reached its size.
     """
 
     call: PostModelCall | None = None
+    named: bool = False
     lost: int = 0
     full: bool = False
 
@@ -112,26 +115,26 @@ class Recorder:
         running = self._of(event)
         before, running.call = running.call, event
         if before is not None:
-            self._write(running, event.session_id, _answer(before))
+            self._write(running, event, _answer(before))
 
     @hookimpl
     def doom_loop_detected(self, event: DoomLoopDetected) -> None:
         """A verdict, on a line of its own."""
         line = {"type": "verdict", **Verdict.as_dict(_bare(event)), "proposed": event.proposed.value}
-        self._write(self._of(event), event.session_id, {"role": ROLE, **line})
+        self._write(self._of(event), event, {"role": ROLE, **line})
 
     @hookimpl
     def round_judged(self, event: RoundJudged) -> None:
         """A response with its calls; refused calls have their answer at once."""
         running = self._of(event)
         if event.user_spoke:
-            self._write(running, event.session_id, {"role": "user", "content": "(what the user said is not recorded)"})
+            self._write(running, event, {"role": "user", "content": "(what the user said is not recorded)"})
         call, running.call = running.call, None
-        self._write(running, event.session_id, _request(event, call))
+        self._write(running, event, _request(event, call))
         for judged in event.calls:
             if judged.blocked:
                 line = {"role": "tool", "tool_call_id": judged.id, "content": judged.message}
-                self._write(running, event.session_id, line)
+                self._write(running, event, line)
 
     @hookimpl
     def result_recorded(self, event: ResultRecorded) -> None:
@@ -144,7 +147,7 @@ class Recorder:
         line: dict[str, Any] = {"role": "tool", "tool_call_id": event.call_id, "content": content}
         if event.failed:
             line["is_error"] = True
-        self._write(self._of(event), event.session_id, line)
+        self._write(self._of(event), event, line)
 
     @hookimpl
     def session_end(self, event: SessionEnd) -> None:
@@ -152,42 +155,47 @@ class Recorder:
         running = self._of(event)
         call, running.call = running.call, None
         if call is not None:
-            self._write(running, event.session_id, _answer(call))
-        self._write(running, event.session_id, _end(event))
+            self._write(running, event, _answer(call))
+        self._write(running, event, _end(event))
         with self._lock:
             self._running.pop(event.session_id, None)
 
     # -- writing -----------------------------------------------------------------------------------------------
 
-    def _of(self, event: PostModelCall | DoomLoopDetected | RoundJudged | ResultRecorded | SessionEnd) -> _Running:
+    def _of(self, event: _Event) -> _Running:
         with self._lock:
-            running = self._running.get(event.session_id)
-            if running is not None:
-                self._running.move_to_end(event.session_id)
-                return running
-            running = self._running[event.session_id] = _Running()
+            running = self._running.setdefault(event.session_id, _Running())
+            self._running.move_to_end(event.session_id)
             while len(self._running) > MAX_SESSIONS:
                 self._running.popitem(last=False)
-        names = ("session_id", "parent_id", "agent", "adapter", "framework_run_id")
-        origin = {name: getattr(event, name) for name in names}
-        self._write(running, event.session_id, {"role": ROLE, "type": "session", "version": VERSION, **origin})
-        return running
+            return running
 
-    def _write(self, running: _Running, session_id: str, line: dict[str, Any]) -> None:
+    def _write(self, running: _Running, event: _Event, line: dict[str, Any]) -> None:
         if running.full:
             return
-        whole = {**line, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
-        if running.lost:
-            whole["lost_before"] = running.lost
-        running.lost += 1  # until it is known to be written
-        kept = whole if self._redact is None else self._redact(whole)
-        if kept is None:
-            running.lost -= 1
-            return
-        if not self._files.append(session_id, json.dumps(dict(kept), default=str), self._max_bytes):
+        lost, running.lost = running.lost, running.lost + 1  # until it is known to be written
+        # The line that names the session goes with the first one that can be written.
+        lines = [line] if running.named else [_session(event), line]
+        if lost:
+            lines[-1] = {**lines[-1], "lost_before": lost}
+        text = "".join(self._text(each) for each in lines)
+        if not self._files.append(event.session_id, text, self._max_bytes):
             running.full = True
-            self._files.append(session_id, json.dumps({"role": ROLE, "type": "full"}), None)
-        running.lost = 0
+            self._files.append(event.session_id, json.dumps({"role": ROLE, "type": "full"}) + "\n", None)
+        # A line that was dropped on purpose is none, and says nothing of those that were lost.
+        running.lost = 0 if text else lost
+        running.named = True
+
+    def _text(self, line: dict[str, Any]) -> str:
+        """The line as it is written; empty where it is dropped."""
+        whole: dict[str, Any] = {**line, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        kept = whole if self._redact is None else self._redact(whole)
+        return "" if kept is None else json.dumps(dict(kept), default=str) + "\n"
+
+
+def _session(event: _Event) -> dict[str, Any]:
+    names = ("session_id", "parent_id", "agent", "adapter", "framework_run_id")
+    return {"role": ROLE, "type": "session", "version": VERSION, **{name: getattr(event, name) for name in names}}
 
 
 def _bare(event: DoomLoopDetected) -> Verdict:

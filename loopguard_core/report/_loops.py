@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from loopguard_core._scoring import RANK
 from loopguard_core._types import Action, Verdict
 
+_MAX_ROUNDS = 64
+
 
 @dataclass(slots=True)
 class Loop:
@@ -43,7 +45,7 @@ class Loop:
 def evidence_rounds(verdict: Verdict) -> list[int]:
     """The rounds that are the evidence of a verdict, as far as it says; at least its own."""
     listed = verdict.evidence.get("at_rounds")
-    rounds = [number for number in listed if isinstance(number, int)] if isinstance(listed, list) else []
+    rounds = [number for number in listed[-_MAX_ROUNDS:] if isinstance(number, int)] if isinstance(listed, list) else []
     since = verdict.evidence.get("since_round")
     if isinstance(since, int) and 0 < since < min(rounds or [verdict.round]):
         rounds = [since, *rounds]

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
+from loopguard_core._identity import display_name
 from loopguard_core._types import Action, Verdict
 from loopguard_core.report._chart import chart
 from loopguard_core.report._html import Markup, el, joined, name_of
@@ -142,8 +143,8 @@ def _facts(story: Story, found: list[Loop]) -> Markup:
     ]
     if story.live_end is not None:
         live = [verdict for step in story.steps for verdict in step.live]
-        words = f"{counted(len(live), 'verdict')}, ended with {story.live_end.reason}"
-        facts.append(("While it ran", joined(el("b", words[:200]))))
+        words = f"{counted(len(live), 'verdict')}, ended with {display_name(story.live_end.reason)}"
+        facts.append(("While it ran", joined(el("b", words))))
     return el("dl", *(el("div", el("dt", name), el("dd", value)) for name, value in facts), class_="facts")
 
 
@@ -155,7 +156,7 @@ def _where(found: list[Loop]) -> Markup:
     return joined(
         el("b", subject(worst), f", {span(*worst.rounds)}"),
         " ",
-        el("small", f"{worst.last.detector[:64]}, streak of {worst.last.streak}{more}"),
+        el("small", f"{display_name(worst.last.detector)}, streak of {worst.last.streak}{more}"),
     )
 
 
@@ -188,7 +189,7 @@ def _loops(found: Sequence[Loop]) -> Markup | None:
             "tr",
             el("th", subject(loop), scope="row"),
             el("td", span(*loop.rounds), data_label="where"),
-            el("td", loop.last.detector[:64], data_label="detector"),
+            el("td", display_name(loop.last.detector), data_label="detector"),
             el("td", str(loop.last.streak), data_label="streak"),
             el("td", el("span", DONE[loop.action], class_=f"badge {loop.action.value}"), data_label="at most"),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from loopguard_core._identity import display_name
 from loopguard_core._scoring import RANK
 from loopguard_core._types import Action, Verdict
 from loopguard_core.report._html import Markup, cut, el, joined, name_of
@@ -86,7 +87,10 @@ def _item(step: Step, story: Story) -> Markup:
             el("span", *(_badge(v.action, v.streak) for v in step.verdicts[:3]), class_="badges"),
             class_="row",
         ),
-        *(el("p", f"While it ran: {v.detector}, ", _badge(v.action, v.streak), class_="aside") for v in step.live[:3]),
+        *(
+            el("p", f"While it ran: {display_name(v.detector)}, ", _badge(v.action, v.streak), class_="aside")
+            for v in step.live[:3]
+        ),
         *(_verdict(verdict) for verdict in step.verdicts[:_MAX_VERDICTS]),
         el("p", f"{len(step.verdicts) - _MAX_VERDICTS} further verdicts", class_="aside")
         if len(step.verdicts) > _MAX_VERDICTS
@@ -125,7 +129,7 @@ def _told(text: str) -> Markup:
 def _verdict(verdict: Verdict) -> Markup:
     rounds = evidence_rounds(verdict)
     facts = [
-        ("detector", verdict.detector),
+        ("detector", display_name(verdict.detector)),
         ("rung", verdict.action.value),
         ("streak", str(verdict.streak)),
         ("evidence", _listed(rounds)),
@@ -144,7 +148,7 @@ def _verdict(verdict: Verdict) -> Markup:
         heading = "What it says: "
     return el(
         "details",
-        el("summary", f"Evidence: {cut(verdict.detector, 64)}"),
+        el("summary", f"Evidence: {display_name(verdict.detector)}"),
         el("dl", *rows),
         el("p", el("b", heading), cut(verdict.message, _MAX_TEXT), class_="told"),
     )

@@ -118,6 +118,9 @@ class Reporter:
         policy: The policy.
         arguments: Whether calls are shown with their arguments: cut, and without what looks like a secret by its name.
 
+    Attributes:
+        guard: What recordings are played through.
+
     Raises:
         PluginError: A plugin the policy names cannot be used.
     """
@@ -125,12 +128,14 @@ class Reporter:
     def __init__(self, policy: Policy, *, arguments: bool = False) -> None:
         self._arguments = arguments
         self._judged: list[RoundJudged] = []
-        self._guard = guard_for_replay(policy, plugins=[self])
+        self._telling = False
+        self.guard = guard_for_replay(policy, plugins=[self])
 
     @hookimpl
     def round_judged(self, event: RoundJudged) -> None:
         """Keep what was judged, healthy rounds too."""
-        self._judged.append(event)
+        if self._telling:
+            self._judged.append(event)
 
     def story(self, file: str | os.PathLike[str]) -> Story:
         """Play one file.
@@ -138,8 +143,7 @@ class Reporter:
         Raises:
             TranscriptError: It cannot be read.
         """
-        document, transcript = read_recording(file)
-        return self.tell(document, transcript, Path(file).name)
+        return self.tell(*read_recording(file), Path(file).name)
 
     def tell(self, document: Document, transcript: Transcript, name: str) -> Story:
         """Play one recording that was read.
@@ -149,8 +153,9 @@ class Reporter:
             transcript: What is in it.
             name: What the report calls it.
         """
-        self._judged = []
-        replayed = play(transcript, self._guard)
+        self._judged, self._telling = [], True
+        replayed = play(transcript, self.guard)
+        self._telling = False
         responses = [message for message in transcript.messages if isinstance(message, AssistantMessage)]
         steps = [Step(number, told=replayed.told.get(number, ())) for number in range(1, len(responses) + 1)]
         for event in self._judged:
@@ -181,7 +186,7 @@ class Reporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._guard.close()
+        self.guard.close()
 
 
 def _distribute(verdicts: Sequence[Verdict], steps: Sequence[Step], where: str) -> None:

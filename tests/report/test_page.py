@@ -248,6 +248,25 @@ def test_what_happened_live_stands_beside_the_replay(tmp_path: Path) -> None:
     assert "While it ran: repeated_call, refused (3)" in shown.text
 
 
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:12]))
+def test_hostile_lines_of_a_recording_are_text_and_short(tmp_path: Path, name: str) -> None:
+    verdict = {"detector": name or "d", "action": "block", "streak": 2, "round": 1, "message_index": 1, "tool": name}
+    verdict |= {"message": name * 5, "evidence": {name: name, "at_rounds": [name, 1, True], "since_round": name}}
+    recorded = [
+        {"role": "loopguard", "type": "session", "session_id": name},
+        {"role": "loopguard", "type": "verdict", **verdict},
+        {"role": "loopguard", "type": "end", "reason": name or "r", "message": name},
+        *loop(3),
+    ]
+    file = tmp_path / "run.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in recorded), encoding="ascii")
+    shown = report(file)
+    assert "While it ran" in shown.text
+    assert not {tag for tag, _ in shown.elements} & {"script", "img", "iframe"}
+    assert not re.search(r"[\u202a-\u202e\u2066-\u2069\x00-\x08\x1b]", shown.html)
+    assert "a" * 400 not in shown.html
+
+
 def test_pages_are_the_same_each_time(tmp_path: Path) -> None:
     file = saved(tmp_path / "run.json", loop(7))
     assert report(file).html == report(file).html
