@@ -91,8 +91,8 @@ class ResponseReader:
         return b"".join(self._event(kind, fields) for kind, fields in events)
 
     def error(self, error: Mapping[str, Any]) -> bytes:
-        """The API's own error event."""
-        fields = {"code": str(error.get("code")), "message": error.get("message"), "param": None}
+        """The API's own error event, with the object besides for which the official clients raise."""
+        fields = {"code": str(error.get("code")), "message": error.get("message"), "param": None, "error": dict(error)}
         return self._event("error", fields)
 
     def _event(self, kind: str, fields: Mapping[str, Any]) -> bytes:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import httpx
 
 from loopguard_core import Verdict
+from loopguard_core.transcripts import TranscriptError
+from loopguard_gateway._contained import contained
 from loopguard_gateway._errors import stopped, upstream_trouble
 from loopguard_gateway._sse import DONE, Event, Events
 from loopguard_gateway._tokens import Heard
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from loopguard_gateway._exchange import Exchange
 
 _APART = "\n\n"
+_NOTHING = Piece()
 
 
 class Relay:
@@ -75,8 +78,7 @@ class Relay:
         return "ok"
 
     async def _take(self, event: Event) -> Turned | str | None:
-        data = None if self._complete else event.json()
-        piece = Piece() if data is None else self._reader.read(data)
+        piece = self._read(event)
         cut = self._listen(piece)
         if (event.data == DONE or piece.last) and not self._complete:
             # Before its last event is passed on: whoever has all of it finds it counted.
@@ -85,6 +87,19 @@ class Relay:
                 return turned
         self._keep(event, piece)
         return None if cut is None else await self._cut(cut)
+
+    def _read(self, event: Event) -> Piece:
+        data = None if self._complete else event.json()
+        if data is not None:
+            with contained(self._exchange.gateway.guard, "reading a stream"):  # a provider may send anything
+                return self._reader.read(data)
+        return _NOTHING
+
+    def _said(self) -> Said:
+        try:
+            return self._reader.said()
+        except TranscriptError:
+            return Said(cut=True)
 
     def _listen(self, piece: Piece) -> Verdict | None:
         cut: Verdict | None = None
@@ -130,7 +145,7 @@ class Relay:
     async def _finish(self) -> Turned | str | None:
         """The response is complete: count it, judge it, and let go what was held, or turn it back."""
         self._complete = True
-        said = self._reader.said()
+        said = self._said()
         usage = await self._call.settle(said)
         judged = self._call.judge(said, usage, streamed=True)
         unseen = self._holds and not self._exchange.client.started and not self._out
@@ -159,7 +174,7 @@ class Relay:
         exchange = self._exchange
         await self._response.aclose()
         exchange.gateway.metrics.cuts.inc()
-        said = replace(self._reader.said(), cut=True)
+        said = replace(self._said(), cut=True)
         usage = await self._call.settle(said)
         judged = self._call.judge(said, usage, streamed=True)
         if not self._calling:
