@@ -127,5 +127,12 @@ def _mark(story: Story, total: int) -> Markup | None:
     words = f"ends after {story.replayed.answered:,}"
     return joined(
         el("line", x1=x, x2=x, y1=_TOP - 4, y2=_HEIGHT - _BOTTOM, class_="mark"),
-        el("text", words, x=x, dx="-6" if late else "6", y=_TOP + 15, text_anchor="end" if late else "start"),
+        el(
+            "text",
+            words,
+            x=x,
+            dx="-6" if late else "6",
+            y=_TOP - 8 if late else _TOP + 15,
+            text_anchor="end" if late else "start",
+        ),
     )

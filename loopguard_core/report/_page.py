@@ -172,7 +172,8 @@ def _does(story: Story, found: list[Loop]) -> Markup:
     steps.append(
         f"ends the run {f'at round {replayed.stop_round}' if replayed.stop_round else 'before the first round'}"
     )
-    less = f"{amount(story.guarded)}: {saved(story.without, story.guarded)} less"
+    spared = replayed.answered < len(story.steps)
+    less = f"{amount(story.guarded)}: {saved(story.without, story.guarded)} less" if spared else "as the recording does"
     return joined(el("b", "; ".join(steps)), " ", el("small", less))
 
 

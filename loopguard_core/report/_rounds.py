@@ -87,10 +87,7 @@ def _item(step: Step, story: Story) -> Markup:
             el("span", *(_badge(v.action, v.streak) for v in step.verdicts[:3]), class_="badges"),
             class_="row",
         ),
-        *(
-            el("p", f"While it ran: {display_name(v.detector)}, ", _badge(v.action, v.streak), class_="aside")
-            for v in step.live[:3]
-        ),
+        *(_verdict(verdict, "While it ran: ") for verdict in step.live[:_MAX_VERDICTS]),
         *(_verdict(verdict) for verdict in step.verdicts[:_MAX_VERDICTS]),
         el("p", f"{len(step.verdicts) - _MAX_VERDICTS} further verdicts", class_="aside")
         if len(step.verdicts) > _MAX_VERDICTS
@@ -126,7 +123,7 @@ def _told(text: str) -> Markup:
     return el("p", el("b", "Told the model: "), cut(text, _MAX_TEXT), class_="told")
 
 
-def _verdict(verdict: Verdict) -> Markup:
+def _verdict(verdict: Verdict, when: str = "") -> Markup:
     rounds = evidence_rounds(verdict)
     facts = [
         ("detector", display_name(verdict.detector)),
@@ -148,7 +145,11 @@ def _verdict(verdict: Verdict) -> Markup:
         heading = "What it says: "
     return el(
         "details",
-        el("summary", f"Evidence: {display_name(verdict.detector)}"),
+        el(
+            "summary",
+            f"{when or 'Evidence: '}{display_name(verdict.detector)} ",
+            _badge(verdict.action, verdict.streak) if when else None,
+        ),
         el("dl", *rows),
         el("p", el("b", heading), cut(verdict.message, _MAX_TEXT), class_="told"),
     )
