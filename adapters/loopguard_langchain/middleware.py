@@ -20,7 +20,7 @@ from langchain.agents.middleware.types import (
 )
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime, get_runtime
@@ -30,6 +30,7 @@ from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, inside
 from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_langchain import _rounds as rounds
 from loopguard_langchain import _translate as translate
+from loopguard_langchain._ending import Ending
 from loopguard_langchain._invocations import Invocations, Run
 from loopguard_langchain._model_call import ModelCall
 from loopguard_langchain._stop import LoopGuardStop
@@ -133,7 +134,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         while True:
             directive = run.session.before_model_call(*call.asked_for)
             if directive.stop is not None:
-                return self._finish(run, call, directive.stop, call.kept, handler)
+                return self._closed(run, self._ending(call, directive.stop, call.kept).answered(handler))
             try:
                 with call.asking():
                     response: ModelResponse[Any] | None = handler(call.directed(directive))
@@ -148,7 +149,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             outcome = self._judged(run, call, response)
             if isinstance(outcome, ExtendedModelResponse):
                 return outcome
-            return self._finish(run, call, *outcome, handler)
+            return self._closed(run, outcome.answered(handler))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
@@ -161,7 +162,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         while True:
             directive = await run.session.abefore_model_call(*call.asked_for)
             if directive.stop is not None:
-                return await self._afinish(run, call, directive.stop, call.kept, handler)
+                return self._closed(run, await self._ending(call, directive.stop, call.kept).aanswered(handler))
             try:
                 with call.asking():
                     response: ModelResponse[Any] | None = await handler(call.directed(directive))
@@ -177,7 +178,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             await self.guard.adrain()
             if isinstance(outcome, ExtendedModelResponse):
                 return outcome
-            return await self._afinish(run, call, *outcome, handler)
+            return self._closed(run, await outcome.aanswered(handler))
 
     def _next_call(self, request: ModelRequest[Any]) -> Run:
         """The run, with the results of its last round."""
@@ -200,17 +201,17 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
 
     def _judged(
         self, run: Run, call: ModelCall, response: ModelResponse[Any] | None
-    ) -> ExtendedModelResponse[Any] | tuple[Stop, list[BaseMessage]]:
-        """What the model node gives; if the run ends here, why, and the messages before its closing message."""
+    ) -> ExtendedModelResponse[Any] | Ending:
+        """What the model node gives, or how the run ends here."""
         stop = run.session.stop
         if stop is not None and call.last is not None:
-            return stop, call.kept
+            return self._ending(call, stop, call.kept)
         if response is None:  # cut, and then a plugin would not have it end; there is nothing left to ask for
             return self._extended(run, ModelResponse(result=[]), {}, call.kept)
         refused = self._judge(run, call, response)
         stop = run.session.stop
         if stop is not None and rounds.open_calls(response):
-            return stop, [*call.kept, *rounds.refused_round(response, refused)]
+            return self._ending(call, stop, [*call.kept, *rounds.refused_round(response, refused)])
         return self._extended(run, response, refused, call.kept)
 
     def _judge(self, run: Run, call: ModelCall, response: ModelResponse[Any]) -> dict[str, str]:
@@ -231,78 +232,20 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
 
     # -- ending ------------------------------------------------------------------------------------------------
 
-    def _finish(
-        self,
-        run: Run,
-        call: ModelCall,
-        stop: Stop,
-        before: list[BaseMessage],
-        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
-    ) -> ExtendedModelResponse[Any]:
-        """Close the conversation, with a last answer from the model if the policy wants one."""
-        answer: AIMessage | None = None
-        written = call.last
-        last = self._last_request(call, [*before, *rounds.said(written)])
-        if last is not None:
-            response, lost = None, False
-            try:
-                with call.asking():
-                    response = handler(call.tapped(last))
-            except BaseException as error:  # noqa: BLE001  # `lost_answer` raises it unless the stop only loses its words
-                lost = call.lost_answer(error)
-            for used in () if lost else call.answered(response):
-                run.session.after_model_call(*used)
-            answer = None if lost else call.answer(response)
-        return self._closed(run, call, stop, before, written, answer)
+    def _ending(self, call: ModelCall, stop: Stop, before: list[BaseMessage]) -> Ending:
+        return Ending(call, stop, before, asks=self._how == "answer")
 
-    async def _afinish(
-        self,
-        run: Run,
-        call: ModelCall,
-        stop: Stop,
-        before: list[BaseMessage],
-        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
-    ) -> ExtendedModelResponse[Any]:
-        """Like `_finish`."""
-        answer: AIMessage | None = None
-        written = call.last
-        last = self._last_request(call, [*before, *rounds.said(written)])
-        if last is not None:
-            response, lost = None, False
-            try:
-                with call.asking():
-                    response = await handler(call.tapped(last))
-            except BaseException as error:  # noqa: BLE001  # `lost_answer` raises it unless the stop only loses its words
-                lost = call.lost_answer(error)
-            for used in () if lost else call.answered(response):
-                await run.session.aafter_model_call(*used)
-            answer = None if lost else call.answer(response)
-        await self.guard.adrain()
-        return self._closed(run, call, stop, before, written, answer)
+    def _closed(self, run: Run, ending: Ending) -> ExtendedModelResponse[Any]:
+        """Close the conversation.
 
-    def _last_request(self, call: ModelCall, before: list[BaseMessage]) -> ModelRequest[Any] | None:
-        text = call.session.final_answer() if self._how == "answer" else None
-        if text is None:
-            return None
-        messages: list[Any] = [*call.request.messages, *before, rounds.note(text)]
-        return call.request.override(messages=messages, tools=[], tool_choice=None, response_format=None)
-
-    def _closed(
-        self,
-        run: Run,
-        call: ModelCall,
-        stop: Stop,
-        before: list[BaseMessage],
-        written: AIMessage | None,
-        answer: AIMessage | None,
-    ) -> ExtendedModelResponse[Any]:
-        if not before and written is None and rounds.is_closed(call.request.state["messages"]):
-            # A graph that runs on past the closing message, as one with only structured output does.
+        Raises:
+            LoopGuardStop: It was closed before, and the graph runs on, as one with only structured output does.
+        """
+        if ending.said_nothing and rounds.is_closed(ending.call.request.state["messages"]):
             run.session.end()
-            raise LoopGuardStop(stop)
-        closing = rounds.closing_messages(stop, written, answer)
-        update = {**self._invocations.update(run), "loopguard": stop.as_dict(), "jump_to": "end"}
-        return ExtendedModelResponse(ModelResponse(result=[*before, *closing]), Command(update=update))
+            raise LoopGuardStop(ending.stop)
+        update = {**self._invocations.update(run), "loopguard": ending.stop.as_dict(), "jump_to": "end"}
+        return ExtendedModelResponse(ModelResponse(result=ending.messages), Command(update=update))
 
     def _extended(
         self, run: Run, response: ModelResponse[Any], refused: dict[str, str], kept: list[BaseMessage]
