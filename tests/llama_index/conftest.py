@@ -30,6 +30,6 @@ def no_config_file(tmp_path, monkeypatch):
 def handlers_of_one_test():
     """The root dispatcher belongs to the process: what a test adds to it would watch every test after it."""
     root = get_dispatcher()
-    before = root.event_handlers
+    before = list(root.event_handlers)  # a copy: `add_event_handler` changes the list
     yield
     root.event_handlers = before

@@ -73,13 +73,19 @@ async def test_usage_is_read_where_the_client_reports_it(streaming: bool) -> Non
     assert_well_formed(ran.history)
 
 
-async def test_a_stream_reports_no_usage_unless_it_is_asked_to() -> None:
-    guard = Watched({"limits": {"tokens": 10}})
-    with ScriptedServer(never_listens("lookup", {"key": "K-1"})) as server:
-        agent = FunctionAgent(tools=[Counted().tool], llm=client(server.base_url))
-        await go(guard_agent(agent, guard))
-    assert guard.last_end.usage.total_tokens is None
-    assert guard.faults.counts["usage without tokens"] >= 1, "said, and never taken for zero"
+async def test_a_stream_reports_no_usage_unless_it_is_asked_to_and_is_estimated_where_that_counts() -> None:
+    for policy, estimated in (({}, None), ({"limits": {"tokens": 200}}, True)):
+        guard = Watched(policy)
+        with ScriptedServer(never_listens("lookup", {"key": "K-1"})) as server:
+            agent = FunctionAgent(tools=[Counted().tool], llm=client(server.base_url))
+            await go(guard_agent(agent, guard))
+        usage = guard.last_end.usage
+        if estimated is None:
+            assert usage.total_tokens is None, "unknown, and never taken for zero"
+        else:
+            assert usage.estimated
+            assert usage.input_tokens + usage.output_tokens >= 200
+            assert guard.reasons == ["max_tokens"]
 
 
 async def test_a_cut_stream_is_closed_at_the_provider() -> None:
