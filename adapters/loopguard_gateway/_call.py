@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -94,19 +95,13 @@ class Call:
             What it counts as, where the client has its answer; else what was turned back.
         """
         exchange, charge = self._exchange, self._charge
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + exchange.gateway.settings.call_timeout
-        sent = False
+        deadline = asyncio.get_running_loop().time() + exchange.gateway.settings.call_timeout
         try:
-            async with asyncio.timeout_at(deadline):
-                sent = True
-                response = await exchange.gateway.upstream.send(
-                    exchange.target, self._raw, stream=exchange.asked.stream
-                )
-            try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout_at(deadline):
+                    answer = exchange.gateway.upstream.answer(exchange.target, self._raw, stream=exchange.asked.stream)
+                    response = await stack.enter_async_context(answer)
                 return await self._read(response, deadline)
-            finally:
-                await response.aclose()
         except TimeoutError:
             raise upstream_trouble(_NO_ANSWER, "did not answer in time") from None
         except Refused as refused:
@@ -117,7 +112,7 @@ class Call:
                 exchange.watch.failed(refused)
             raise
         finally:
-            if charge.open and sent:  # broken off: what was sent and what came is counted
+            if charge.open:  # broken off: what was sent and what came is counted
                 self._count(await charge.settle(None, None, self._heard))
 
     async def _read(self, response: httpx.Response, deadline: float) -> Turned | str:

@@ -20,11 +20,8 @@ _log = logging.getLogger("loopguard")
 
 async def pass_on(gateway: Gateway, client: Client, target: Target, body: bytes) -> str:
     """Send a request on, and its answer back."""
-    response = await gateway.upstream.send(target, body, stream=False)
-    try:
+    async with gateway.upstream.answer(target, body, stream=False) as response:
         answer = await whole(response, gateway.settings)
-    finally:
-        await response.aclose()
     await returned(gateway, client, response, answer)
     return "ok" if response.status_code < _FAILED else "upstream_error"
 

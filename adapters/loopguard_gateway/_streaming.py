@@ -81,7 +81,8 @@ class Relay:
         piece = self._read(event)
         cut = self._listen(piece)
         if (event.data == DONE or piece.last) and not self._complete:
-            # Before its last event is passed on: whoever has all of it finds it counted.
+            # Before its last event is passed on, and after all others: whoever has all of it finds it counted.
+            await self._flush()
             turned = await self._finish()
             if turned is not None:
                 return turned

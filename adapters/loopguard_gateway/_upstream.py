@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import httpx
@@ -30,6 +31,11 @@ _NOT_RETURNED = _HOP | frozenset({"set-cookie", "content-length", "alt-svc", "st
 
 Headers = list[tuple[bytes, bytes]]
 
+_POOL = 8
+"""Requests at once in one pool of connections. httpx looks at all connections of a pool, each against all others, and
+asks the operating system about each, whenever a request begins or ends; with hundreds in one pool that takes most of
+the gateway's time."""
+
 HIDDEN = b"[the provider's key]"
 
 
@@ -43,32 +49,60 @@ class Target:
     headers: Headers
 
 
+@dataclass(slots=True)
+class _Pool:
+    client: httpx.AsyncClient
+    running: int = 0
+
+
 class Upstream:
     """Sends requests to the provider. The provider's key is put in here, and nowhere else."""
 
     def __init__(self, settings: Settings) -> None:
         self._address = settings.upstream
         self._key = settings.upstream_key
-        timeout = httpx.Timeout(settings.silence_timeout, connect=settings.connect_timeout)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=settings.max_concurrent)
-        self._client = httpx.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False)
-        for name in list(self._client.headers):  # the client's own headers go, and none of httpx's
-            del self._client.headers[name]
+        self._timeout = httpx.Timeout(settings.silence_timeout, connect=settings.connect_timeout)
+        self._tls = httpx.create_ssl_context()
+        self._pools: list[_Pool] = []
 
-    async def send(self, target: Target, body: bytes, *, stream: bool) -> httpx.Response:
-        """Send a request, and wait for the head of its answer.
+    @asynccontextmanager
+    async def answer(self, target: Target, body: bytes, *, stream: bool) -> AsyncIterator[httpx.Response]:
+        """Send a request, and wait for the head of its answer, which can be read as long as the context is open.
 
         Raises:
             Refused: There was none.
         """
-        url = f"{self._address}{target.path}" + (f"?{target.query}" if target.query else "")
-        request = self._client.build_request(
-            target.method, url, headers=self._sent(target.headers, stream=stream), content=body or None
-        )
+        pool = self._pool()
+        pool.running += 1
         try:
-            return await self._client.send(request, stream=True)
+            response = await self._send(pool.client, target, body, stream=stream)
+            try:
+                yield response
+            finally:
+                await response.aclose()
+        finally:
+            pool.running -= 1
+
+    async def _send(self, client: httpx.AsyncClient, target: Target, body: bytes, *, stream: bool) -> httpx.Response:
+        url = f"{self._address}{target.path}" + (f"?{target.query}" if target.query else "")
+        try:
+            headers = self._sent(target.headers, stream=stream)
+            request = client.build_request(target.method, url, headers=headers, content=body or None)
+            return await client.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
             raise trouble(error) from None
+
+    def _pool(self) -> _Pool:
+        """The first pool with room: connections are few and warm where there is little to do."""
+        for pool in self._pools:
+            if pool.running < _POOL:
+                return pool
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=_POOL)
+        client = httpx.AsyncClient(timeout=self._timeout, limits=limits, follow_redirects=False, verify=self._tls)
+        for name in list(client.headers):  # the client's own headers go, and none of httpx's
+            del client.headers[name]
+        self._pools.append(_Pool(client))
+        return self._pools[-1]
 
     def _sent(self, headers: Headers, *, stream: bool) -> Headers:
         dropped = _named_by_connection(headers)
@@ -95,7 +129,8 @@ class Upstream:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        for pool in self._pools:
+            await pool.client.aclose()
 
 
 def trouble(error: Exception) -> Refused:

@@ -27,7 +27,7 @@ _MAX_PORT = 65_535
 _BACKLOG = 2048
 _APP = "loopguard_gateway.cli:app_from_environment"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_TOLD = "LOOPGUARD_GATEWAY"
+_TOLD = "GATEWAY_OF_LOOPGUARD"
 """How workers are told what the command was told: JSON, without the provider's key."""
 
 
@@ -79,9 +79,8 @@ def _serve(args: argparse.Namespace, taken: socket.socket) -> int:
         "ws": "none",
         "backlog": _BACKLOG,
     }
-    if args.workers > 1:  # uvicorn's supervisor opens the port itself
-        taken.close()
-        uvicorn.run(_APP, host=args.host, port=port, workers=args.workers, **options)
+    if args.workers > 1:
+        uvicorn.run(_APP, fd=taken.fileno(), workers=args.workers, **options)
         return 0
     server = uvicorn.Server(uvicorn.Config(_APP, **options))
     server.run(sockets=[taken])
@@ -125,8 +124,10 @@ def _settings(told: dict[str, object]) -> Settings:
 def _bound(host: str, port: int) -> socket.socket:
     """Take the port now: a server that finds it taken later says so less clearly."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    taken = socket.socket(family, socket.SOCK_STREAM)
+    taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
+        # Connections inherit it; without it a small answer may wait 40 ms for an acknowledgement.
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host, port))
     except OSError as error:

@@ -320,7 +320,7 @@ def serving(
     app = create_app(
         Policy() if policy is None else policy, upstream=upstream, upstream_key=upstream_key, store=store, **settings
     )
-    taken = socket.socket()
+    taken = socket.socket(proto=socket.IPPROTO_TCP)
     taken.bind(("127.0.0.1", 0))
     taken.listen(256)  # clients wait here until it serves: no need to poll for that
     options = {"server_header": False, "date_header": False, "lifespan": "on", "log_level": "warning"}

@@ -23,13 +23,17 @@ def post(served, content=None, body=CHAT, path="/chat/completions", timeout=20):
         return client.post(served.base_url + path, content=content, headers=headers)
 
 
+def connections(gateway):
+    return [one for pool in gateway.upstream._pools for one in pool.client._transport._pool.connections]
+
+
 def nothing_is_left(served):
     """No money is held, no request runs, no connection to the provider is open."""
     gateway = served.app.state.gateway
     eventually(lambda: not gateway._running)
     eventually(lambda: served.status().reserved == 0)
-    pool = gateway.upstream._client._transport._pool
-    eventually(lambda: all(connection.is_idle() or connection.is_closed() for connection in pool.connections))
+    eventually(lambda: not any(pool.running for pool in gateway.upstream._pools))
+    eventually(lambda: all(one.is_idle() or one.is_closed() for one in connections(gateway)))
     assert post(served).status_code in (200, 502, 504)
 
 
@@ -139,7 +143,7 @@ def test_many_clients_that_go_away_leave_nothing(gateway):
     gateway_ = served.app.state.gateway
     eventually(lambda: not gateway_._running)
     eventually(lambda: served.status().reserved == 0)
-    eventually(lambda: not gateway_.upstream._client._transport._pool.connections)
+    eventually(lambda: not connections(gateway_))
 
 
 def test_too_many_requests_at_once_are_told_to_come_back(gateway):
