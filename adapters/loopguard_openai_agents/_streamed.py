@@ -10,6 +10,7 @@ from typing import Any
 from agents import (
     InputGuardrailTripwireTriggered,
     ItemHelpers,
+    MaxTurnsExceeded,
     MessageOutputItem,
     RawResponsesStreamEvent,
     RunItem,
@@ -27,13 +28,13 @@ from loopguard_openai_agents._stop import LoopGuardStop
 from loopguard_openai_agents._supervised import Supervised
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What a stop made of the end of a stream.
 
     Attributes:
         closed: True if the run was closed instead of raising.
-        added: The closing items.
+        added: The closing items, until they are read.
         shown: The beginning of their text that the stream has shown already.
         stop: What is to be raised although the SDK raised nothing.
     """
@@ -86,8 +87,8 @@ async def _watch(
             await asyncio.wait({task})
         error = _error(task, result)
         paused = error is None and supervised.paused(result)
-        if error is None and not paused and not _completed(supervised, result):
-            error = asyncio.CancelledError()  # `cancel(mode="after_turn")` leaves no trace but this
+        if error is None and not paused:
+            error = _unseen(supervised, result)
         # A streamed run stores its input after the hooks of its first model call.
         unsaved = [] if isinstance(given, RunState) or supervised.run.started else translate.as_list(given)
         shown = supervised.run.written
@@ -104,6 +105,8 @@ async def _watch(
         result.final_output = closed.final_output
         result.output_guardrail_results = closed.output_guardrail_results
         return Outcome(added=added, shown=shown, closed=True)
+    if isinstance(error, LoopGuardStop):
+        return Outcome(stop=error)
     if error is None and not paused and stop is not None and supervised.how == "raise":
         return Outcome(stop=supervised.stopped(stop, result))
     return Outcome()
@@ -122,32 +125,37 @@ def _error(task: asyncio.Task[Any] | None, result: RunResultStreaming) -> BaseEx
     return asyncio.CancelledError() if task is not None and task.cancelled() else None
 
 
-def _completed(supervised: Supervised, result: RunResultStreaming) -> bool:
-    """Whether it reached a final output or the SDK's own turn limit, which raises only where events are read."""
-    if result.max_turns is not None and result.current_turn > result.max_turns:
-        supervised.run.turn_limit = True
-    return supervised.run.finished or supervised.run.turn_limit
+def _unseen(supervised: Supervised, result: RunResultStreaming) -> BaseException | None:
+    """What ended a run whose tasks raised nothing; None if it reached its end."""
+    run, stop = supervised.run, supervised.session.stop
+    if run.finished:
+        return None
+    if result.max_turns is not None and result.current_turn > result.max_turns:  # raises only where events are read
+        run.turn_limit = True
+        return None if stop is None else supervised.stopped(stop, result)
+    return None if run.turn_limit else asyncio.CancelledError()  # `cancel(mode="after_turn")` leaves no other trace
 
 
 async def _events(
     original: Callable[[], AsyncIterator[StreamEvent]], watcher: asyncio.Task[Outcome]
 ) -> AsyncIterator[StreamEvent]:
     """The SDK's events, then those of the closing."""
-    stopped: LoopGuardStop | None = None
+    stopped: LoopGuardStop | MaxTurnsExceeded | None = None
     stream = original()
     try:
         async for event in stream:
             yield event
-    except LoopGuardStop as stop:
+    except (LoopGuardStop, MaxTurnsExceeded) as stop:
         stopped = stop
     finally:
         await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
     outcome = await asyncio.shield(watcher)
-    if stopped is not None and not outcome.closed:
-        raise stopped
     if outcome.stop is not None:
         raise outcome.stop
-    for item in outcome.added:
+    if stopped is not None and not outcome.closed:
+        raise stopped
+    added, outcome.added = outcome.added, ()  # a stream that is read again has nothing more to give
+    for item in added:
         if isinstance(item, MessageOutputItem):
             text = ItemHelpers.text_message_output(item).removeprefix(outcome.shown)
             if text:

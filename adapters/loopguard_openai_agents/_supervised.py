@@ -161,6 +161,7 @@ class Supervised:
 
     async def failed(self, error: BaseException) -> RunResult:
         """The run raised: the result a stop is turned into, or the error again."""
+        error = self.as_stop(error)
         try:
             closed = await self.closed(error)
         finally:
@@ -168,6 +169,15 @@ class Supervised:
         if closed is None:
             raise error
         return closed
+
+    def as_stop(self, error: BaseException) -> BaseException:
+        """The error; or the stop that was due as the SDK's own turn limit came before it."""
+        stop = self.session.stop
+        if stop is None or not isinstance(error, MaxTurnsExceeded) or error.run_data is None:
+            return error
+        stopped = LoopGuardStop(stop)
+        stopped.run_data, stopped.__cause__ = error.run_data, error
+        return stopped
 
     async def closed(self, error: BaseException | None, unsaved: Sequence[TResponseInputItem] = ()) -> RunResult | None:
         """The result of a run that a stop ended; None for any other error, and where a stop is to raise.
