@@ -101,6 +101,10 @@ class Invocations:
             if live is not None and saved.get("mark") != _mark(live):  # the graph stands at an earlier point
                 self._guard.discard(live.id)
                 live = None
+            if live is not None and live.ended is None:  # it waited where nobody saw it, as between two nodes
+                live.continued()  # the time since then was no activity
+                live.pause()
+                live.end()
             run = self._open(saved, runtime)
             run.session.continued()
             # Until the next model node writes it into the graph's state, nothing else keeps it.

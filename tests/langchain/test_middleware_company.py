@@ -191,6 +191,21 @@ def test_waiting_for_a_human_is_a_pause(way, place):
     assert seen.live == 0
 
 
+@both_ways
+@first_and_last
+def test_every_wait_for_a_human_is_one_pause(way, place):
+    """Told at the latest when the run goes on, whether or not what was left of it is collected by then."""
+    seen, kept = watched(), []
+    agent = reviewed(ScriptedModel(script=different(3)), Counted(), seen, place)
+    result = run(agent, ask(), way, thread())
+    for _ in range(3):
+        kept.append(result)
+        result = run(agent, Command(resume={"decisions": [APPROVE]}), way, thread())
+    assert_healthy(result)
+    assert seen.reasons == ["paused", "paused", "paused", "complete"]
+    assert len({end.session_id for end in seen.ends}) == 1
+
+
 # -- retries, fallbacks, error handlers ------------------------------------------------------------------------------
 
 
