@@ -95,6 +95,10 @@ ADVICE: Mapping[str, Advice] = MappingProxyType(
             "Saying it in other words does it again.",
             "Go on with the next step, check whether the first one arrived, or tell the user that it is done.",
         ),
+        "stagnation.thought": Advice(
+            "It is written down already, and thinking it again decides nothing.",
+            f"Decide now, take the step that the thought names, {_EXPLAIN}.",
+        ),
         "stagnation.same_result": Advice(
             "The arguments make no difference to the result.",
             f"Use the result you have, look somewhere else, {_EXPLAIN}.",
@@ -126,6 +130,10 @@ ADVICE: Mapping[str, Advice] = MappingProxyType(
         "repeated_message": Advice(
             "Saying it again moves nothing.",
             "Make the call you speak of, do another step, or say what keeps you from it.",
+        ),
+        "repeated_message.reworded": Advice(
+            "Saying it in other words moves nothing either.",
+            "Do what you speak of now, use what was said in answer, or say plainly what keeps you from it.",
         ),
         "repeated_message.with_calls": Advice(
             "The calls bring nothing that was not there before.",

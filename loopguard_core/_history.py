@@ -213,7 +213,7 @@ class History:
         nature = call.nature
         if call.traits and not _TELLING.isdisjoint(call.traits):
             return CHANGES | SEARCHES * nature.searches
-        if nature.shell:
+        if nature.shell or nature.thinks:
             return CHANGES
         if nature.searches:
             return SEARCHES

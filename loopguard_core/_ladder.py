@@ -165,6 +165,7 @@ DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
         "text_repetition.passage": Ladder(observe=1),
         "repeated_message": Ladder(observe=2, steer=3, stop=5),
         "repeated_message.across_turns": Ladder(observe=2, steer=3),
+        "repeated_message.reworded": Ladder(observe=3, steer=4),
         "repeated_message.with_calls": Ladder(observe=3, steer=5),
         "repeated_message.empty": Ladder(observe=2, steer=3, stop=5),
     }

@@ -41,6 +41,7 @@ _ONE_REQUEST = re.compile(
     r"(?:\w+_)?(?:timestamp|ts|nonce)|(?:\w+_)?(?:request|req|trace|span|correlation|idempotency)_?(?:id|key|uuid)"
 )
 _WORDS = re.compile(r"[^\W_]+")
+_RUNS = re.compile(r"[^\W\d_]+|\d+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PARTS = re.compile(r"&&|\|\||[;\n]")
 _COMMAND_LIKE = re.compile(r"&&|\|\||[;\n]")
@@ -56,7 +57,9 @@ _OVERLAP_ALONE = 0.7  # where nothing else is there to be the same
 _LEAST_PROSE = 20
 
 
-def likeness(before: Any, after: Any, *, mutates: bool, hands_over: bool = False, ui: bool = False) -> Likeness | None:
+def likeness(
+    before: Any, after: Any, *, mutates: bool, hands_over: bool = False, ui: bool = False, writes: bool = False
+) -> Likeness | None:
     """How alike two argument objects are, which are known not to be equal.
 
     Args:
@@ -65,6 +68,7 @@ def likeness(before: Any, after: Any, *, mutates: bool, hands_over: bool = False
         mutates: Whether the tool changes the world: then a title is what it is about, and no label.
         hands_over: Whether it hands over to another agent: then the tool alone says what is asked.
         ui: Whether it is a step in a user interface: then `ref` numbers what `element` names.
+        writes: Whether it writes a text: then other words are another text.
     """
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return "near" if isinstance(before, str) and isinstance(after, str) and same_words(before, after) else None
@@ -88,21 +92,55 @@ def likeness(before: Any, after: Any, *, mutates: bool, hands_over: bool = False
         return "near"
     if not different or core_before.keys() != core_after.keys():
         return None
-    return _in_new_words(core_before, core_after, different, sends=mutates or hands_over)
+    names = frozenset() if writes else _PROSE if mutates or hands_over else _STATEMENTS
+    return _in_new_words(core_before, core_after, different, names)
 
 
 def _in_new_words(
-    before: Mapping[Any, Any], after: Mapping[Any, Any], different: list[Any], *, sends: bool
+    before: Mapping[Any, Any], after: Mapping[Any, Any], different: list[Any], names: frozenset[str]
 ) -> Likeness | None:
-    """How alike two requests are that have the same fields, some of which differ."""
+    """How alike two requests are that have the same fields, some of which differ.
+
+    `names` are the fields that may differ in their words.
+    """
     if all(_plain(key) in _DEEDS and _grown(before[key], after[key]) for key in different):
         return "grown"
     # A message in new words; or a statement in other clothes, and whether it is one shows in what it returns.
-    names = _PROSE if sends else _STATEMENTS
     least = _OVERLAP if names is _PROSE and len(after) > len(different) else _OVERLAP_ALONE
-    if all(_plain(key) in names and rephrased(before[key], after[key], least) for key in different):
+    if all(
+        (_plain(key) in names and rephrased(before[key], after[key], least)) or _same_items(before[key], after[key])
+        for key in different
+    ):
         return "rephrased"
     return None
+
+
+def thought_again(before: Any, after: Any) -> bool:
+    """Whether a tool that only takes down thoughts was given the same one in new words; what counts them differs."""
+    one, other = _longest_text(before), _longest_text(after)
+    return rephrased(one, other, _OVERLAP_ALONE) or same_words(one, other)
+
+
+def _longest_text(arguments: Any) -> str:
+    values = arguments.values() if isinstance(arguments, Mapping) else ()
+    return max((value for value in values if isinstance(value, str)), key=len, default="")
+
+
+def _same_items(before: Any, after: Any) -> bool:
+    """Whether two lists hold the same items in the same state, their prose in new words: a plan written again."""
+    if not isinstance(before, list) or not isinstance(after, list) or len(before) != len(after):
+        return False
+    prose: tuple[list[str], list[str]] = ([], [])
+    for one, other in zip(before, after, strict=True):
+        if not isinstance(one, Mapping) or not isinstance(other, Mapping) or one.keys() != other.keys():
+            return False
+        for key in one:
+            if _plain(key) in _PROSE and isinstance(one[key], str) and isinstance(other[key], str):
+                prose[0].append(one[key])
+                prose[1].append(other[key])
+            elif not _alike(one[key], other[key], 0):
+                return False
+    return rephrased(" ".join(prose[0]), " ".join(prose[1]), _OVERLAP_ALONE)
 
 
 def gist(arguments: Any) -> str:
@@ -153,9 +191,13 @@ def same_words(before: str, after: str) -> bool:
         return False
     if abs(len(before) - len(after)) > max(16, len(before) // 2):  # far more than punctuation
         return False
-    words = sorted(_WORDS.findall(before.casefold()))
+    before, after = before.casefold(), after.casefold()
+    words = sorted(_WORDS.findall(before))
     # A text without any word, such as an operator, is its punctuation.
-    return bool(words) and words == sorted(_WORDS.findall(after.casefold()))
+    if not words:
+        return False
+    # Between a letter and a digit a mark tells nothing: `INV-2291` is `INV2291`. Between digits it does: `1.5`.
+    return words == sorted(_WORDS.findall(after)) or _RUNS.findall(before) == _RUNS.findall(after)
 
 
 def _grown(before: Any, after: Any) -> bool:

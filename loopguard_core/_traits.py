@@ -59,6 +59,9 @@ _UI_WORDS = frozenset(
     """click tap press scroll swipe hover drag drop type fill key keypress keys navigate goto back forward next previous
     focus mouse""".split()
 )
+_THINKING_WORDS = frozenset(
+    """think thinking thought thoughts sequentialthinking reflect reflection reasoning ponder brainstorm""".split()
+)
 _POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
 _READING_ENDS = frozenset("search read get list fetch lookup find query view show".split())
 _WAIT_WORDS = frozenset("sleep wait waits delay pause idle".split())
@@ -72,8 +75,8 @@ _SHELL_NAMES = frozenset(
     local_shell container_exec run_bash execute_bash terminal_run ssh ssh_exec run_terminal_command""".split()
 )
 _CODE_NAMES = frozenset(
-    """python execute run_python python_repl repl code code_interpreter jupyter execute_python ipython run_code
-    python execute run_python python_repl repl code code_interpreter jupyter execute_python ipython run_code""".split()
+    """python execute run_python python_repl repl code code_interpreter jupyter execute_python ipython
+    run_code""".split()
 )
 _HANDOFF = re.compile(
     r"(?:transfer(?:_back)?_to|hand_?off(?:_to)?|delegate(?:_to|_work)?|switch_to|route_to|consult|call_agent|ask_agent"
@@ -113,6 +116,7 @@ class Nature:
         starts: It starts things, so that a result saying "running" does not make it a poll.
         writes_files: Its name says that it writes or edits files or text.
         searches: Its name says that it searches.
+        thinks: Its name says that it only takes down what the model thinks.
         mask: Masks the results of its calls.
         mask_mutating: Masks the results of those that change something.
         result_key: Fields of a JSON result that count; empty for all.
@@ -127,6 +131,7 @@ class Nature:
     starts: bool = False
     writes_files: bool = False
     searches: bool = False
+    thinks: bool = False
     mask: Masker = _MASK
     mask_mutating: Masker = _MASK_MUTATING
     result_key: Any = None
@@ -189,7 +194,13 @@ def _from_words(plain: str, words: list[str]) -> Nature:
         {"write", "edit", "replace", "patch", "insert", "save", "update", "create", "apply", "rewrite"} & set(words)
     )
     return Nature(
-        traits, statement=statement, ui=ui, starts=starts, writes_files=writes_files, searches=is_search(plain)
+        traits,
+        statement=statement,
+        ui=ui,
+        starts=starts,
+        writes_files=writes_files,
+        searches=is_search(plain),
+        thinks=bool(_THINKING_WORDS & set(words)),
     )
 
 

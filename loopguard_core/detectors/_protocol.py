@@ -213,6 +213,11 @@ class ObservedCall:
             return "reads" in self.traits
         return not self.nature.starts and _holds_handle(self.arguments, most)
 
+    @property
+    def holds_handle(self) -> bool:
+        """Whether its arguments are nothing but short values, as those of a question about one thing are."""
+        return _holds_handle(self.arguments, _HANDLE)
+
 
 def _waits(arguments: dict[Any, Any]) -> bool:
     """Whether an argument makes the call itself let time pass: `wait_s = 30`, `yield_ms = 1000`."""

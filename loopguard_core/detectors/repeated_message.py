@@ -8,6 +8,7 @@ nothing new: the same lead-in before each of twelve files is a habit, not a loop
 | (none) | the same text without any call; a call announced and never made; the provider's own word for repetition |
 | `across_turns` | the same text without any call, while a user spoke in between |
 | `with_calls` | the same text beside calls that bring nothing new |
+| `reworded` | the same in other words, without any call: an announcement, an apology, a question, a plan |
 | `empty` | responses with neither text nor a call, whoever speaks in between |
 """
 
@@ -23,6 +24,7 @@ import xxhash
 from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
+from loopguard_core._search_query import keywords
 from loopguard_core._types import Channel
 from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, ObservedCall
 
@@ -42,6 +44,10 @@ _NEW = 0.25  # share of words not seen before from which on a result is news; as
 _MAX_WORDS = 128
 _MAX_ASKED = 8
 _HEAD = 4096
+_LOOK_BACK = 4  # messages whose words a message is compared with
+_FEW_WORDS, _MANY_WORDS = 4, 60  # keywords of a message that can be said in other words; longer ones are drafts
+_MIN_REWORDED = 3
+_SLOT = 3
 
 
 class _Run:
@@ -86,6 +92,9 @@ class RepeatedMessage(Detector):
         self._quiet = 0
         self._words: set[int] = set()
         self._asked: frozenset[str] = frozenset()
+        self._reworded = _Run()
+        self._lately: list[frozenset[int]] = []
+        self._order: list[int] = []
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """What was said again, and how often."""
@@ -97,6 +106,8 @@ class RepeatedMessage(Detector):
             return "the provider ended a response because it repeated itself"
         if what == "announced":
             return f"{times} responses in a row announced a call and made none"
+        if finding.kind == "reworded":
+            return f"the last {times} responses said the same in other words and made no call"
         if finding.kind == "with_calls":
             return f"the last {times} responses said the same, and the calls beside it brought nothing new"
         return f"the last {times} responses said the same and made no call"
@@ -128,6 +139,10 @@ class RepeatedMessage(Detector):
         found = self._announcement(announced)
         if not text:
             return found or (None if reason in _CALLS else self._nothing(called, sure=bool(reason)))
+        if called:
+            self._lately = []
+        else:
+            self._compare_words(text)
         said = self._said(xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass")), called)
         return found if found is not None and (said is None or found.streak >= said.streak) else said
 
@@ -167,8 +182,32 @@ class RepeatedMessage(Detector):
         if not same:
             self._user_spoke = False
         self._alone.go_on(self._message, same=same)
+        if self._alone.length < _MIN_REWORDED <= self._reworded.length:
+            run = self._reworded
+            return Finding(run.length, run.since, kind="reworded", evidence={"messages": run.length})
         kind = "across_turns" if self._user_spoke else None
         return Finding(self._alone.length, self._alone.since, kind=kind, evidence={"messages": self._alone.length})
+
+    def _compare_words(self, text: str) -> None:
+        """Count messages that hold hardly a word, and no number, that the last few did not hold.
+
+        A message that differs from the last one in one place alone, behind its beginning, fills in a form: the next
+        word of a quiz, the next name on a list.
+        """
+        order = [_hash(word) for word in _WORD.findall(text[:_HEAD].casefold())][:_MAX_WORDS]
+        before, self._order = self._order, order
+        words = keywords(text[:_HEAD])
+        if not _FEW_WORDS <= len(words) <= _MANY_WORDS:
+            self._lately = []
+            return
+        hashes = {_hash(word): word for word in words}
+        new = [hashes[value] for value in hashes.keys() - frozenset().union(*self._lately)]
+        numbers = any(not word.isalpha() and any(map(str.isdigit, word)) for word in new)
+        same = bool(self._lately) and not numbers and len(new) < _NEW * len(hashes)
+        if same and new and _fills_in(before, order):
+            same = False
+        self._reworded.go_on(self._message, same=same)
+        self._lately = [*self._lately, frozenset(hashes)][-_LOOK_BACK:]
 
     def close_round(self, calls: Sequence[ObservedCall]) -> None:
         """See whether the results hold any words that were not there before, once a lead-in repeats."""
@@ -182,7 +221,7 @@ class RepeatedMessage(Detector):
         found: set[int] = set()
         for call in calls:
             text = None if call.outcome is None or call.outcome.result is None else call.outcome.result.text
-            found.update(crc32(word.encode("utf-8", "surrogatepass")) for word in _words(text))
+            found.update(map(_hash, _words(text)))
         if not found:
             return  # nothing came back, or the text was let go of when the run was saved
         new = len(found - self._words)
@@ -195,9 +234,13 @@ class RepeatedMessage(Detector):
         self._beside.end()
         self._quiet, self._history.listening = 0, False
 
+    @property
+    def _runs(self) -> tuple[_Run, ...]:
+        return (self._alone, self._beside, self._empty, self._announced, self._reworded)
+
     def save(self) -> Any:
         """Counts, the hash of the last message, and those of the words that were there before."""
-        runs = [[run.length, run.since] for run in (self._alone, self._beside, self._empty, self._announced)]
+        runs = [[run.length, run.since] for run in self._runs]
         flags = self._announced_calls + 2 * self._user_spoke + 4 * self._empty_now
         return [
             runs,
@@ -208,6 +251,8 @@ class RepeatedMessage(Detector):
             sorted(self._words),
             self._round,
             sorted(self._asked)[:_MAX_ASKED],
+            [sorted(words) for words in self._lately],
+            self._order,
         ]
 
     def restore(self, state: Any) -> None:
@@ -217,20 +262,34 @@ class RepeatedMessage(Detector):
             ValueError: Not such a state.
         """
         try:
-            runs, last, message, flags, quiet, words, number, asked = state
+            runs, last, message, flags, quiet, words, number, asked, lately, order = state
             pairs = [(count(length), count(since)) for length, since in runs]
-            if len(pairs) != 4:  # see `save`
+            if len(pairs) != len(self._runs):
                 raise ValueError("not a saved state of repeated_message")
             self._last, self._message, flags = short_text(last), count(message), count(flags)
             self._round = count(number)
             self._asked = frozenset(short_text(identity) for identity in asked[:_MAX_ASKED])
+            self._lately = [frozenset(map(count, words[:_MANY_WORDS])) for words in lately[-_LOOK_BACK:]]
+            self._order = [count(word) for word in order[:_MAX_WORDS]]
             self._quiet, self._words = count(quiet), {count(word) for word in words[:_MAX_WORDS]}
         except TypeError as error:
             raise ValueError("not a saved state of repeated_message") from error
-        for run, (length, since) in zip((self._alone, self._beside, self._empty, self._announced), pairs, strict=True):
+        for run, (length, since) in zip(self._runs, pairs, strict=True):
             run.length, run.since = length, since
         self._announced_calls, self._user_spoke = bool(flags & 1), bool(flags & 2)
         self._empty_now = bool(flags & 4)
+
+
+def _fills_in(before: list[int], after: list[int]) -> bool:
+    """Whether two messages begin alike, end alike, and differ in a few words in one place."""
+    shorter = min(len(before), len(after))
+    start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
+    end = next((i for i in range(shorter - start) if before[-1 - i] != after[-1 - i]), shorter - start)
+    return start > 0 and max(len(before), len(after)) - start - end <= _SLOT
+
+
+def _hash(word: str) -> int:
+    return crc32(word.encode("utf-8", "surrogatepass"))
 
 
 def _words(text: str | None) -> list[str]:

@@ -3,7 +3,7 @@
 | kind | what is counted | where |
 |---|---|---|
 | `near_identical` | rounds that ask for the same thing in other words, with the same result | here |
-| `rephrased` | one message sent again in new words | here |
+| `rephrased` | one message sent again in new words; one thought, or one plan, written down again | here |
 | `same_result` | different arguments, and a result that says something and was there before | here |
 | `nothing_new` | rounds without any news, waiting left out | here |
 | `pages` | pages that were read before | `_pages` |
@@ -25,7 +25,7 @@ from loopguard_core._history import History, LastCall
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change, Result
 from loopguard_core._shell import command_in
-from loopguard_core._similar import BESIDE, Likeness, gist, likeness, same_words
+from loopguard_core._similar import BESIDE, Likeness, gist, likeness, same_words, thought_again
 from loopguard_core.detectors._edits import Edits
 from loopguard_core.detectors._pages import Pages
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, Detector, Finding, ObservedCall, plain_of
@@ -86,7 +86,9 @@ class Stagnation(Detector):
         texts = {
             "near_identical": f"`{tool}` was asked for the same thing in {times} rounds in a row, with changes that do"
             " not matter, and the result is the same",
-            "rephrased": f"`{tool}` was asked to send the same thing {times} times in new words",
+            "rephrased": f"`{tool}` was given the same thought {times} times in new words"
+            if finding.evidence.get("thought")
+            else f"`{tool}` was asked to send the same thing {times} times in new words",
             "same_result": f"`{tool}` returned the same result {times} times in a row for different arguments",
             "nothing_new": f"the last {times} rounds brought nothing new",
             "pages": f"`{tool}` read {times} pages in a row that had been read before",
@@ -145,21 +147,13 @@ class Stagnation(Detector):
             row = None
         same = self._same_row(tool)
         if same is not None and call.identity != last.identity:
-            evidence = {"results": same.length, "since_round": same.since}
+            known = {"results": same.length, "since_round": same.since}
             findings.append(
-                Finding(same.length, same.since, call.identity, "same_result", evidence, about=f"={tool[:32]}")
+                Finding(same.length, same.since, call.identity, "same_result", known, about=f"={tool[:32]}")
             )
-        kind: Likeness | None
-        if call.identity == last.identity:
-            if row is None:
-                return  # equal to the letter is `repeated_call`'s
-            kind = "near"
-        elif (
-            row is not None or call.past is not None or last.run > 1 or _failed(last) or self._may_be_alike(call, last)
-        ):
-            kind = self._likeness(call, last)
-        else:
-            return
+        if row is None and (call.identity == last.identity or not self._worth_a_look(call, last)):
+            return  # equal to the letter is `repeated_call`'s
+        kind: Likeness | None = "near" if call.identity == last.identity else self._likeness(call, last)
         if kind is None or (row is None and self._changed_since(tool, last.number)):
             self._drop(tool)
             return
@@ -173,10 +167,15 @@ class Stagnation(Detector):
         row.varied = row.varied or call.identity != last.identity
         row.kind = "rephrased" if "rephrased" in (kind, row.kind) else "near"
         self._near.move_to_end(tool)
-        if row.varied and ("mutates" in call.traits or not _pending(last)):
+        if row.varied and ("mutates" in call.traits or not (_pending(last) and call.holds_handle)):
             name = "rephrased" if row.kind == "rephrased" else "near_identical"
-            evidence = {"rounds": row.length, "since_round": row.since}
-            findings.append(Finding(row.length, row.since, call.identity, name, evidence, about=f"~{tool[:32]}"))
+            evidence: dict[str, Any] = {"rounds": row.length, "since_round": row.since}
+            advice = None
+            if call.nature.thinks:
+                evidence["thought"], advice = True, "thought"
+            findings.append(
+                Finding(row.length, row.since, call.identity, name, evidence, about=f"~{tool[:32]}", advice=advice)
+            )
 
     def _world_changed(self, call: ObservedCall, row: _Row) -> bool:
         """Whether something else was changed since; what the tool itself changes is what is being looked at."""
@@ -191,9 +190,13 @@ class Stagnation(Detector):
         self._near.pop(tool, None)
         self._history.tracked.discard(tool)
 
-    def _may_be_alike(self, call: ObservedCall, last: LastCall) -> bool:
-        """Whether a command grew; anything else shows once its result is there, and few calls are worth the look."""
+    def _worth_a_look(self, call: ObservedCall, last: LastCall) -> bool:
+        """Whether to compare it now; mostly likeness shows once its result is there."""
+        if call.past is not None or last.run > 1 or _failed(last):
+            return True
         if type(call.arguments) is dict and not BESIDE.isdisjoint(call.arguments):
+            return True
+        if call.nature.thinks:
             return True
         if not call.nature.shell or not last.text or len(call.text) <= len(last.text):
             return False
@@ -207,14 +210,16 @@ class Stagnation(Detector):
         if not last.text:  # after a resume
             same = last.gist is not None and last.gist == gist(after)
             return "near" if same else None
-        found = likeness(
+        if call.nature.thinks:
+            return "rephrased" if thought_again(plain_of(last.text), after) else None
+        return likeness(
             plain_of(last.text),
             after,
             mutates="mutates" in call.traits,
             hands_over="delegates" in call.traits,
             ui=call.nature.ui,
+            writes=call.nature.writes_files,
         )
-        return None if found == "rephrased" and call.nature.writes_files else found
 
     def close_round(self, calls: Sequence[ObservedCall]) -> None:
         """Compare what came back with what the tool's call before brought."""
@@ -253,7 +258,12 @@ class Stagnation(Detector):
     def _settle(self, call: ObservedCall, result: Result, before: LastCall, earlier: Result) -> None:
         tool = call.tool_key
         row = self._near.get(tool)
-        equal = result.digest == earlier.digest or _volatile(result, earlier) or _reordered(result, earlier)
+        equal = (
+            result.digest == earlier.digest
+            or _volatile(result, earlier)
+            or _reordered(result, earlier)
+            or (call.nature.thinks and not result.failed)  # it returns no more than a count of the thoughts
+        )
         if row is not None and not equal and not _same(result, earlier):
             self._drop(tool)
         elif self._changed_since(tool, before.number):

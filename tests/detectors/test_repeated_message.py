@@ -214,3 +214,66 @@ def test_a_saved_state_that_is_none_is_not_taken_up() -> None:
     ):
         with pytest.raises(ValueError, match=r"."):
             RepeatedMessage(History()).restore(state)
+
+
+APOLOGIES = (
+    "Sorry for the delay, I am issuing the refund for order 7730912 now, please wait a moment.",
+    "Sorry, I am now issuing the refund for order 7730912, please wait.",
+    "I am sorry, the refund for order 7730912 is being issued now, please wait a moment.",
+    "Sorry about that! Issuing the refund for order 7730912 now. Please wait.",
+    "My apologies for the wait, I am issuing the refund for order 7730912 now.",
+)
+CHINESE = (
+    "非常抱歉给您带来不便，我马上为您处理订单 7730912 的退款，请稍候。",
+    "很抱歉让您久等，我马上为您处理订单 7730912 的退款，请稍候。",
+    "非常抱歉，我现在就为您处理订单 7730912 的退款，请稍候。",
+    "抱歉让您久等了，我马上为您处理订单 7730912 的退款，请您稍候。",
+    "非常抱歉给您带来不便，我马上处理订单 7730912 的退款，请稍候。",
+)
+
+
+@BOTH
+@pytest.mark.parametrize(("messages", "at"), [(APOLOGIES, 3), (CHINESE, 4)])
+def test_the_same_in_other_words_without_a_call(messages: tuple[str, ...], at: int, resumed: bool) -> None:
+    """3 observe, 4 steer, and nothing stronger: words alone are no proof. Too many new words begin a new count."""
+    talk = Talk(MESSAGE, resumed=resumed)
+    found = []
+    for message in messages:
+        found.append(talk.say(message))
+        talk.session.user_turn()
+    assert first_at(found) == {"observe": at, "steer": at + 1}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param(
+            [f"Correct! Next word: what is \u201c{word}\u201d in Swedish?" for word in "house bread water key".split()]
+            * 1,
+            id="a quiz",
+        ),
+        pytest.param(
+            [f"正确！下一题：{word}用英语怎么说？" for word in ("苹果", "面包", "窗户", "钥匙", "自行车")],
+            id="a quiz in Chinese",
+        ),
+        pytest.param([f"The export is still running, {n} % are done." for n in (12, 31, 47, 63, 88)], id="a status"),
+        pytest.param(["Done.", "Done!", "OK, done.", "Done again.", "Done."], id="too short to say"),
+        pytest.param([" ".join(f"draft{n}word" for n in range(70)) + f" version{n}" for n in range(6)], id="a draft"),
+    ],
+)
+def test_what_is_said_alike_and_is_not_the_same(messages: list[str]) -> None:
+    talk = Talk(MESSAGE)
+    found = []
+    for message in messages:
+        found.append(talk.say(message))
+        talk.session.user_turn()
+    assert first_at(found) == {}
+
+
+def test_a_call_in_between_makes_an_announcement_true() -> None:
+    talk = Talk(MESSAGE)
+    found = []
+    for number, message in enumerate(APOLOGIES):
+        found.append(talk.say(message))
+        talk("refund", {"step": number}, f"step {number} of the refund is done")
+    assert first_at(found) == {}

@@ -399,3 +399,89 @@ def test_rephrased_needs_the_same_numbers() -> None:
 @pytest.mark.parametrize(("one", "other"), [pair for pair in NEAR if pair[0] != {"tags": ["a", "b"]}])
 def test_the_hash_after_a_resume_agrees(one: Any, other: Any) -> None:
     assert gist(one) == gist(other) or isinstance(one, str)
+
+
+THOUGHTS = (
+    "I need to decide whether to shard the events table. The key factors are size, write rate and query patterns.",
+    "To decide whether to shard the events table, I should consider the key factors: size, write rate, query patterns.",
+    "The decision to shard the events table depends on key factors: its size, write rate and query patterns.",
+    "Let me decide whether to shard the events table; size, write rate and query patterns are key factors.",
+)
+
+
+def test_the_same_thought_again_and_again() -> None:
+    """2 observe, 3 steer, never more: what counts the thoughts goes up by itself."""
+    run = Run(STAGNATION)
+    found = [
+        run(
+            "sequentialthinking",
+            {"thought": thought, "thoughtNumber": n, "totalThoughts": 5 + n},
+            f'{{"thoughtNumber": {n}, "totalThoughts": {5 + n}, "thoughtHistoryLength": {n}}}',
+        )
+        for n, thought in enumerate(THOUGHTS, 1)
+    ]
+    assert first_at(actions(found)) == {"observe": 2, "steer": 3}
+    assert "was given the same thought 3 times" in run.session.before_model_call().steer[0]
+
+
+def test_thoughts_that_get_on() -> None:
+    run = Run(STAGNATION)
+    thoughts = [
+        "The table holds 2 billion rows and grows by 40 million a day, so size alone asks for shards.",
+        "Writes peak at 9,000 a second; one primary takes 15,000, which leaves a year of room.",
+        "Nearly every query filters by tenant, so tenant would be the shard key.",
+        "Partitioning by month keeps one database and solves retention; sharding can wait.",
+    ]
+    found = [run("think", {"thought": thought}, "ok") for thought in thoughts]
+    assert first_at(actions(found)) == {}
+
+
+def todos(*rows: tuple[str, str]) -> dict[str, Any]:
+    return {"todos": [{"content": content, "status": status} for content, status in rows]}
+
+
+def test_a_plan_that_is_written_again_and_not_followed() -> None:
+    run = Run(STAGNATION)
+    plans = [
+        todos(("Read the invoices controller", "pending"), ("Add page and per_page to it", "pending")),
+        todos(
+            ("Read the controller of invoices", "pending"), ("Add the parameters page and per_page to it", "pending")
+        ),
+        todos(("Read invoices controller", "pending"), ("Add page, per_page", "pending")),
+    ]
+    found = [run("write_todos", plan, "Updated todo list: 2 items, 0 completed") for plan in plans]
+    assert first_at(actions(found)) == {"steer": 3}
+
+
+def test_a_plan_that_is_followed() -> None:
+    run = Run(STAGNATION)
+    found = []
+    for done in range(5):
+        rows = [
+            (f"Step {n} of the work on the invoices controller", "done" if n < done else "pending") for n in range(5)
+        ]
+        found.append(run("write_todos", todos(*rows), "Updated todo list"))
+    assert first_at(actions(found)) == {}
+
+
+def test_lists_in_another_order_are_no_poll_though_something_listed_is_in_progress() -> None:
+    run = Run(STAGNATION)
+    result = '{"total": 1, "issues": [{"key": "PAY-3381", "status": "In Progress"}]}'
+    orders = [["a", "b", "c"], ["b", "a", "c"], ["c", "b", "a"], ["b", "c", "a"]]
+    found = [run("issue_search", {"labels": order, "resolution": "Unresolved"}, result) for order in orders]
+    assert first_at(actions(found)) == {"steer": 3, "block": 4}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("INV-2291", "INV2291", True),
+        ("inv 2291", "INV-2291", True),
+        ("1.5", "15", False),
+        ("v1.5", "v15", False),
+        ("A1:B2", "B1:A2", False),
+        ("INV-2291", "INV-2292", False),
+    ],
+)
+def test_a_mark_between_a_letter_and_a_digit_tells_nothing(one: str, other: str, same: bool) -> None:
+    assert (likeness({"id": one}, {"id": other}, mutates=False) == "near") is same
