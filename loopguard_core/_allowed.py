@@ -22,9 +22,7 @@ class Allowed:
         if not isinstance(fingerprint, str) or not fingerprint:
             raise ValueError(f"fingerprint = {fingerprint!r:.80}: give the `fingerprint` of a verdict about a call")
         if times is not None and (type(times) is not int or times < 1):
-            raise ValueError(
-                f"times = {times!r:.80}: give a whole number from 1, or None for every time"
-            )
+            raise ValueError(f"times = {times!r:.80}: give a whole number from 1, or None for every time")
         with self._lock:
             self._left[fingerprint] = times
             self._left.move_to_end(fingerprint)
