@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import multiprocessing
+import multiprocessing.connection
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +64,16 @@ def command(argv: Sequence[str]) -> int:
 def app_from_environment() -> Starlette:
     """What each worker serves."""
     told = json.loads(os.environ[_TOLD])
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), name="loopguard-parent", daemon=True).start()
     return create_app(told["policy"], upstream=_settings(told))
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose supervisor was killed would serve on for ever, and nobody would know."""
+    multiprocessing.connection.wait([parent])
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _serve(args: argparse.Namespace, taken: socket.socket) -> int:
@@ -130,6 +143,7 @@ def _bound(host: str, port: int) -> socket.socket:
         taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host, port))
+        taken.listen(_BACKLOG)  # clients wait from now on, and are not turned away
     except OSError as error:
         taken.close()
         raise SettingsError(f"--host {host} --port {port}: cannot be used ({error.strerror or error})") from None
