@@ -42,5 +42,5 @@ def test_its_loop_is_ended(gateway):
 def test_it_is_told_that_no_money_is_left(gateway):
     provider, served = gateway(LOOPS, limit="0")
     (said,) = run(served)
-    assert said.startswith("No money left: The spending limit is reached: key team")
+    assert said.startswith('No money left: The spending limit is reached: key "team"')
     assert provider.requests == []
