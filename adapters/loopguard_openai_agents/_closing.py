@@ -23,6 +23,7 @@ from agents.exceptions import RunErrorDetails
 
 from loopguard_core import Stop
 from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents import _words as words
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import without_tools
 from loopguard_openai_agents._run import Run
@@ -68,9 +69,9 @@ async def close(
     if closed is None:
         if translate.typed(agent.output_type):  # no text of ours is a valid final output
             return None
-        text = translate.closing_text(written, stop.message)
+        text = words.closing_text(written, stop.message)
         with contained(run.guard, "the closing message"):
-            closed = _result(data, [translate.message_item(agent, text)], [], text)
+            closed = _result(data, [words.message_item(agent, text)], [], text)
         if closed is None:
             return None
         context = AgentHookContext(context=data.context_wrapper.context, usage=data.context_wrapper.usage)
@@ -124,12 +125,12 @@ async def _answered(
         model_settings=without_tools(data.last_agent.model_settings),
     )
     chain, history = _conversation(data, options)
-    said: list[RunItem] = [translate.message_item(data.last_agent, run.written)] if run.written else []
-    sent = [translate.written(run.written)] if run.written else []
+    said: list[RunItem] = [words.message_item(data.last_agent, run.written)] if run.written else []
+    sent = [words.written(run.written)] if run.written else []
     run.closing = True
     answer = await Runner.run(
         agent,
-        [*history, *sent, translate.note(text)],
+        [*history, *sent, words.note(text)],
         context=data.context_wrapper.context,
         max_turns=1,
         hooks=_AnswerHooks(hooks),

@@ -17,6 +17,7 @@ from openai.types.responses import ResponseCompletedEvent
 from loopguard_core import Stop
 from loopguard_openai_agents import _events as events
 from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents import _words as words
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import ModelRequest
 from loopguard_openai_agents._run import Run
@@ -53,9 +54,13 @@ class LoneTurn(Turn):
         """Count and judge; a response that ends the run is replaced."""
         with contained(self.run.guard, "judging a response"):
             await self._count(response)
+            over = False
             for request, decision in self.run.judge(self._requests(response)):
                 if decision.blocked and request.call.refusable:
                     self.run.round.refused[request.call.id] = decision.message or ""
+                over = over or (decision.blocked and not request.call.refusable)
+            if over and self.session.stop is None:  # a limit leaves no room for a call that nothing can refuse
+                await self.session.abefore_model_call(translate.model_name(self.usual))
             registry.note_round(self.run)
             self.run.asks = self._may_ask()
             self.run.finished = not self.run.round.requests
@@ -105,13 +110,13 @@ class LoneTurn(Turn):
             with contained(self.run.guard, "the last answer"):
                 answer = await self._answer(usage)
                 if answer is not None:
-                    said = [translate.message(written)] if written else []
+                    said = [words.message(written)] if written else []
                     return dataclasses.replace(answer, output=[*said, *answer.output], usage=usage)
         if self._on_stop == "raise" or structured:
             self.run.finished = False
             raise LoopGuardStop(stop)
         return ModelResponse(
-            output=[translate.message(translate.closing_text(written, stop.message))],
+            output=[words.message(words.closing_text(written, stop.message))],
             usage=usage,
             response_id=None if last is None else last.response_id,
         )

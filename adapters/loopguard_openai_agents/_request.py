@@ -13,6 +13,7 @@ from agents.items import TResponseStreamEvent
 from agents.models import get_default_model_settings
 
 from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents import _words as words
 from loopguard_openai_agents._estimate import tokens_sent
 
 
@@ -64,7 +65,7 @@ class ModelRequest:
 
     def told(self, texts: Sequence[str]) -> ModelRequest:
         """With something more for the model to read, where it is not in there yet."""
-        notes = [item for item in map(translate.note, texts) if item not in self.items]
+        notes = [item for item in map(words.note, texts) if item not in self.items]
         return dataclasses.replace(self, input=[*self.items, *notes]) if notes else self
 
     def for_model(self, strong: Model, usual: Model) -> ModelRequest:

@@ -9,7 +9,6 @@ from typing import Any
 
 from agents import (
     Agent,
-    Handoff,
     MaxTurnsExceeded,
     Model,
     RunConfig,
@@ -29,9 +28,9 @@ from loopguard_openai_agents._run import Run
 from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import LoopGuardStop, OnStop, checked
 from loopguard_openai_agents._surfaces import RUNNER, RUNNER_WITH_MODEL_OBJECT
-from loopguard_openai_agents.config import guard_run_config
+from loopguard_openai_agents.config import all_guarded, guard_run_config
 from loopguard_openai_agents.hooks import LoopGuardHooks
-from loopguard_openai_agents.model import LoopGuardModel, escalation_label
+from loopguard_openai_agents.model import escalation_label
 
 
 class RunnerHooks(LoopGuardHooks):
@@ -132,7 +131,7 @@ class Supervised:
             elif known is not None and saved is None:
                 saved = known.saved  # another attempt from the same point, such as after an error
         if run is None:
-            surface = RUNNER if _all_guarded(agent, config) else RUNNER_WITH_MODEL_OBJECT
+            surface = RUNNER if all_guarded(agent, config) else RUNNER_WITH_MODEL_OBJECT
             run = Run(guard, _session(guard, agent, surface, escalate_model, session_id, saved))
         run.loose = run.finished = run.turn_limit = False
         run.escalate_model, run.provider = escalate_model, config.model_provider
@@ -276,28 +275,3 @@ def _session(
         surface=surface,
         escalation_model=label,
     )
-
-
-def _all_guarded(agent: Agent[Any], config: RunConfig) -> bool:
-    """Whether every model goes through `LoopGuardModel`, as far as can be told from the agents handed over to."""
-    if config.model is not None:
-        return True
-    seen: list[Agent[Any]] = []
-    found = [agent]
-    while found:
-        known = found.pop()
-        if any(known is other for other in seen):
-            continue
-        seen.append(known)
-        if isinstance(known.model, Model) and not isinstance(known.model, LoopGuardModel):
-            return False
-        found.extend(other for each in known.handoffs if (other := _handed_over_to(each)) is not None)
-    return True
-
-
-def _handed_over_to(handoff: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | None:
-    if isinstance(handoff, Agent):
-        return handoff
-    ref = getattr(handoff, "_agent_ref", None)  # private, so a canary test watches it
-    agent = None if ref is None else ref()
-    return agent if isinstance(agent, Agent) else None

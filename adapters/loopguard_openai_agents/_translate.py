@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from agents import Agent, Handoff, ItemHelpers, MessageOutputItem, Model, ModelResponse, TResponseInputItem
+from agents import Agent, Handoff, ItemHelpers, Model, ModelResponse, TResponseInputItem
 from agents import Usage as SdkUsage
 from agents.agent_output import AgentOutputSchemaBase
-from agents.models.fake_id import FAKE_RESPONSES_ID
-from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
 from loopguard_core import Channel, ToolCall, Usage
 
@@ -256,46 +254,12 @@ def typed(output_type: Any) -> bool:
     return output_type is not None and output_type is not str
 
 
-# -- our words ---------------------------------------------------------------------------------------------------------
-
-
-def note(text: str) -> TResponseInputItem:
-    """Something for the model to read. A system message in the middle of a conversation is an error at some."""
-    return {"role": "user", "content": text}
-
-
-def message(text: str) -> ResponseOutputMessage:
-    """A closing message. The id is the SDK's own for what no provider made, so that it is never sent as one."""
-    return ResponseOutputMessage(
-        id=FAKE_RESPONSES_ID,
-        type="message",
-        role="assistant",
-        status="completed",
-        content=[ResponseOutputText(type="output_text", text=text, annotations=[], logprobs=[])],
-    )
-
-
-def written(text: str) -> TResponseInputItem:
-    """What the model had written when its stream was cut."""
-    return {"role": "assistant", "content": text}
-
-
-def closing_text(written: str, notice: str) -> str:
-    """The end of a run that was stopped, with what the model had written when its stream was cut."""
-    return f"{written}\n\n{notice}" if written else notice
-
-
-def message_item(agent: Agent[Any], text: str) -> MessageOutputItem:
-    """A closing message as part of an agent's history."""
-    return MessageOutputItem(agent=agent, raw_item=message(text))
+# -- odds and ends -----------------------------------------------------------------------------------------------------
 
 
 def as_list(items: str | list[TResponseInputItem]) -> list[TResponseInputItem]:
     """A run's input as a list of items."""
     return ItemHelpers.input_to_new_input_list(items)
-
-
-# -- odds and ends -----------------------------------------------------------------------------------------------------
 
 
 def _get(item: Any, name: str) -> Any:

@@ -13,6 +13,7 @@ from openai.types.responses import ResponseCompletedEvent
 from loopguard_core import Channel, Directive, Stop, Usage, Verdict, estimate_tokens
 from loopguard_openai_agents import _events as events
 from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents import _words as words
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import ModelRequest
 from loopguard_openai_agents._run import Run, to_cut
@@ -154,7 +155,7 @@ class Turn:
         self.session.end_message()
         await self.session.aafter_model_call(translate.model_name(model), usage, self.run.seconds)
         if said:
-            self.request = dataclasses.replace(self.request, input=[*self.request.items, translate.written(said)])
+            self.request = dataclasses.replace(self.request, input=[*self.request.items, words.written(said)])
         before = self.run.written
         self.run.begin_call()
         self.run.written = said or before

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Awaitable, Mapping
 from typing import Any, Literal
 
-from agents import Model, ModelSettings, RunConfig, ToolErrorFormatter, ToolErrorFormatterArgs
+from agents import Agent, Handoff, Model, ModelSettings, RunConfig, ToolErrorFormatter, ToolErrorFormatterArgs
 
 from loopguard_core import LoopGuard, PolicyLike, as_guard
 from loopguard_openai_agents._contained import contained
@@ -54,6 +54,31 @@ def guard_run_config(
     return dataclasses.replace(
         config, model_provider=provider, model=model, tool_error_formatter=formatter, model_settings=settings
     )
+
+
+def all_guarded(agent: Agent[Any], config: RunConfig) -> bool:
+    """Whether every model goes through `LoopGuardModel`, as far as can be told from the agents handed over to."""
+    if config.model is not None:
+        return True
+    seen: list[Agent[Any]] = []
+    found = [agent]
+    while found:
+        known = found.pop()
+        if any(known is other for other in seen):
+            continue
+        seen.append(known)
+        if isinstance(known.model, Model) and not isinstance(known.model, LoopGuardModel):
+            return False
+        found.extend(other for each in known.handoffs if (other := _handed_over_to(each)) is not None)
+    return True
+
+
+def _handed_over_to(handoff: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | None:
+    if isinstance(handoff, Agent):
+        return handoff
+    ref = getattr(handoff, "_agent_ref", None)  # private, so a canary test watches it
+    agent = None if ref is None else ref()
+    return agent if isinstance(agent, Agent) else None
 
 
 class _ErrorNotes:

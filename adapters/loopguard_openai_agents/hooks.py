@@ -24,6 +24,7 @@ from agents.tool_context import ToolContext
 
 from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents import _words as words
 from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._estimate import tokens_sent, tools_of
 from loopguard_openai_agents._run import Run, over
@@ -90,7 +91,7 @@ class LoopGuardHooks(RunHooks[Any]):
             if directive.stop is not None:
                 raise await self._stopped(run, directive.stop)
             # The SDK sends this very list; what is added to it is seen once and kept nowhere.
-            input_items.extend(translate.note(text) for text in directive.steer)
+            input_items.extend(words.note(text) for text in directive.steer)
         registry.note_items(run, input_items)
         run.begin_call()
 

@@ -30,6 +30,7 @@ from agents.items import ToolApprovalItem
 from agents.models._run_context import get_model_run_owner
 from agents.tool_context import ToolContext
 from loopguard_openai_agents import _translate as translate
+from loopguard_openai_agents import _words as words
 from loopguard_openai_agents_kit import (
     Counted,
     Models,
@@ -307,7 +308,7 @@ def test_results_let_themselves_be_added_to():
     assert result.final_output == "other"
     built = RunResult(
         input="x",
-        new_items=[*result.new_items, translate.message_item(agent, "closed")],
+        new_items=[*result.new_items, words.message_item(agent, "closed")],
         raw_responses=result.raw_responses,
         final_output="closed",
         input_guardrail_results=[],

@@ -158,7 +158,9 @@ def test_a_stream_that_repeats_itself_again_ends_the_run(heard, how):
     if how == "raise":
         assert assert_stop(ran).verdict.detector == "stammer"
     else:
-        assert ran.output.startswith("[loopguard] The run was ended")
+        written, _, notice = ran.output.partition("\n\n")
+        assert REPEATED.startswith(written)
+        assert notice.startswith("[loopguard] The run was ended")
     assert_well_formed(items_of(session))
 
 
@@ -380,6 +382,20 @@ def test_a_model_alone_steers_agents_that_hand_over_to_each_other(way):
     actions = [action for _, action in guard.actions]
     assert "steer" in actions
     assert "block" not in actions
+
+
+@both_ways
+@pytest.mark.parametrize("refusable", [True, False])
+def test_a_limit_on_tool_calls_holds_where_no_call_can_be_refused(way, refusable):
+    """The round that would exceed it is not made at all; with guardrails, as much of it as there is room for."""
+    guard = Watched({"limits": {"tool_calls": 3}})
+    options = {"tool_input_guardrails": [loop_guard_tool_guardrail(guard)]} if refusable else {}
+    lookup = Counted(lambda ran, key: f"{key}: {ran}", options=options)
+    wanted = Scripted(lambda asked: [call("lookup", {"key": f"{asked.number}-{n}"}) for n in range(2)])
+    ran = plainly(way, Agent(name="A", model=LoopGuardModel(wanted, guard), tools=[lookup.tool]))
+    assert ran.output.startswith(OWN)
+    assert (len(lookup.ran), guard.reasons) == (3 if refusable else 2, ["max_tool_calls"])
+    assert_well_formed(ran.history)
 
 
 def test_fifty_runs_through_one_provider_do_not_mix():
