@@ -79,8 +79,11 @@ class Proxy:
         body = await asyncio.to_thread(_parsed, raw) if len(raw) > _LARGE else _parsed(raw)
         asked = wire.asked(body)
         watch = Watch(gateway.guard, gateway.conversations, gateway.metrics, wire, asked, key, run)
-        watch.find()
-        return await Exchange(gateway, client, wire, asked, watch, target, key, raw).run()
+        try:
+            watch.find()
+            return await Exchange(gateway, client, wire, asked, watch, target, key, raw).run()
+        finally:
+            watch.close()
 
 
 async def _unless_gone(client: Client, answer: Callable[[], Awaitable[str]]) -> str:

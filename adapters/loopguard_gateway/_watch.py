@@ -110,7 +110,11 @@ class Watch:
             self._conversation = self._conversations.begin(self._key, self._run, messages[begins or 0 :])
             return
         length, conversation = taken
-        new = wire.read(asked.items[links[length - 1][0] + 1 if length else 0 :])
+        try:
+            new = wire.read(asked.items[links[length - 1][0] + 1 if length else 0 :])
+        except TranscriptError:
+            self._conversations.drop(conversation)
+            raise
         begins = run_begins(new, over=conversation.over)
         if begins is not None:
             conversation.session.end()
@@ -225,6 +229,14 @@ class Watch:
             self._put([link for _, link in self._wire.links(items)], response_id)
             if self._conversation.over:
                 self._conversation.session.end(may_go_on=True)
+
+    def close(self) -> None:
+        """The request is over. Where the client has no response, it may try again."""
+        conversation = self._conversation
+        if conversation is not None and not conversation.places:
+            with contained(self._guard, "keeping a conversation"):
+                conversation.session.model_call_failed()
+                self._put(())
 
     def _put(self, links: Sequence[bytes], response_id: str | None = None) -> None:
         if self._conversation is None or not self._places:

@@ -32,6 +32,7 @@ def nothing_is_left(served):
     gateway = served.app.state.gateway
     eventually(lambda: not gateway._running)
     eventually(lambda: served.status().reserved == 0)
+    assert len(gateway.guard._live) <= len(gateway.conversations)
     eventually(lambda: not any(pool.running for pool in gateway.upstream._pools))
     eventually(lambda: all(one.is_idle() or one.is_closed() for one in connections(gateway)))
     assert post(served).status_code in (200, 502, 504)
@@ -144,6 +145,26 @@ def test_many_clients_that_go_away_leave_nothing(gateway):
     eventually(lambda: not gateway_._running)
     eventually(lambda: served.status().reserved == 0)
     eventually(lambda: not connections(gateway_))
+
+
+def test_requests_that_come_to_nothing_leave_no_session(gateway):
+    """Ended by the limit, by the provider, by the client."""
+
+    def persona(request):
+        return Reply(status=500) if "error" in request.texts("user")[0] else Reply(text="Hello.")
+
+    _, served = gateway(chat(persona), limit="0.001")
+    for number in range(20):
+        for name in ("error", "dear"):
+            body = {**CHAT, "messages": [{"role": "user", "content": f"{name} {number}"}]}
+            assert post(served, body={**body, "max_tokens": 100_000 if name == "dear" else 10}).status_code in (
+                402,
+                500,
+            )
+    shared = served.app.state.gateway
+    assert len(shared.guard._live) == len(shared.conversations) == 40
+    shared.conversations.close()
+    assert not shared.guard._live
 
 
 def test_too_many_requests_at_once_are_told_to_come_back(gateway):

@@ -80,6 +80,26 @@ def test_langchain_over_responses(gateway, stream):
     checked(provider, served, langchain_agent(served, stream, tool, use_responses_api=True), tool)
 
 
+def test_an_adapter_and_the_gateway_side_by_side(gateway):
+    """The adapter acts first; its refusals are no results to the gateway, which ends the run where it does."""
+    pytest.importorskip("langchain")
+    integration = pytest.importorskip("langchain_openai")
+    from langchain.agents import create_agent
+    from langchain_core.tools import StructuredTool
+    from loopguard_langchain import LoopGuardMiddleware
+
+    provider, served = gateway(LOOPS, "observe")
+    tool = Tool()
+    model = integration.ChatOpenAI(model=MODEL, base_url=served.base_url, api_key=served.key)
+    tools = [StructuredTool.from_function(tool.fetch_invoice)]
+    agent = create_agent(model, tools=tools, middleware=[LoopGuardMiddleware("default")])
+    result = agent.invoke({"messages": [("user", "Is A-1 due?")]}, {"recursion_limit": 60})
+    assert result["loopguard"]["reason"] == "doom_loop"
+    assert (tool.ran, len(provider.requests)) == (2, 6)
+    assert served.metric('loopguard_gateway_verdicts_total{action="observe"') >= 4
+    assert served.status().spent > 0
+
+
 def test_langchain_below_the_limit(gateway):
     provider, served = gateway(chat(two_steps))
     assert langchain_agent(served, True, Tool()) == "It is due on Friday."
