@@ -131,16 +131,17 @@ def sent_tokens(messages: Iterable[BaseMessage], tools: Sequence[Any] = ()) -> i
     return total + _tool_tokens(tools)
 
 
-_sized: tuple[tuple[Any, ...], int] = ((), 0)
-"""The tools of the last request, and what they come to: that takes long, and few agents change theirs."""
+_sized: tuple[tuple[int, ...], int] = ((), 0)
+"""The tools of the last request by identity, and what they come to: that takes long, and few agents change theirs."""
 
 
 def _tool_tokens(tools: Sequence[Any]) -> int:
     global _sized
     known, tokens = _sized
-    if len(known) != len(tools) or any(one is not other for one, other in zip(known, tools, strict=True)):
+    these = tuple(map(id, tools))  # not they themselves, which would live on here
+    if these != known:
         tokens = sum(estimate_tokens(_described(tool)) for tool in tools)
-        _sized = tuple(tools), tokens
+        _sized = these, tokens
     return tokens
 
 

@@ -100,18 +100,19 @@ def _read_by_model(entry: Any) -> Iterator[str]:
             yield block.content
 
 
-_sized: tuple[tuple[Any, ...], int] = ((), 0)
-"""The tools of the last request, and what they come to: that takes long, and few agents change theirs."""
+_sized: tuple[tuple[int, ...], int] = ((), 0)
+"""The tools of the last request by identity, and what they come to: that takes long, and few agents change theirs."""
 
 
 def tool_tokens(tools: Sequence[BaseTool]) -> int:
     """The same for the tools on offer."""
     global _sized
     known, tokens = _sized
-    if len(known) != len(tools) or any(one is not other for one, other in zip(known, tools, strict=True)):
+    these = tuple(map(id, tools))  # not they themselves, which would live on here
+    if these != known:
         described = (f"{tool.metadata.description}{tool.metadata.get_parameters_dict()}" for tool in tools)
         tokens = sum(map(estimate_tokens, described))
-        _sized = tuple(tools), tokens
+        _sized = these, tokens
     return tokens
 
 

@@ -183,6 +183,22 @@ async def test_more_code_is_no_answer_of_a_code_agent(said: str, text: str) -> N
     assert (llm.calls, ran.text[:11]) == (7, text)
 
 
+async def test_code_that_polls_is_left_alone_where_the_policy_says_so() -> None:
+    """No name tells what code does."""
+    for policy, steered in (({}, True), ({"tools": {"execute": {"traits": ["polls"]}}}, False)):
+        guard, ran = Watched(policy), []
+
+        async def execute(code: str, ran: list[str] = ran) -> str:
+            ran.append(code)
+            return f"STDOUT: running, step {len(ran)}"
+
+        code = "I look.\n<execute>\nprint(status())\n</execute>"
+        llm = Scripted(lambda asked, code=code: [code if asked.number < 16 else "done"], calls_functions=False)
+        await go(guard_agent(CodeActAgent(execute, llm=llm), guard))
+        assert (len(ran), guard.reasons) == (15, ["complete"])
+        assert any(action == "steer" for _, action in guard.actions) == steered
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_raise_raises_with_everything_in_memory(kind: str) -> None:
     guard, tool = Watched({"on_stop": {"how": "raise"}}), Counted()
