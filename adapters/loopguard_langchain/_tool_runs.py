@@ -80,8 +80,12 @@ class ToolRuns:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def of(self, request: ToolCallRequest) -> ToolRun | None:
-        """The run a call belongs to, its round judged; None where that cannot be told."""
+    def of(self, request: ToolCallRequest) -> tuple[ToolRun | None, bool]:
+        """The run a call belongs to, its round judged; None where that cannot be told.
+
+        Returns:
+            With it, whether it was this call whose round was judged.
+        """
         messages, index = _round(request.state, request.tool_call["id"])
         try:
             control = get_runtime().control
@@ -92,7 +96,7 @@ class ToolRuns:
         if index < 0 or (control is None and thread is None):
             text = "A call could not be found in the messages of a graph's state, so its round was not judged."
             self._guard.faults.note("tool_call_wrapper", text=text)
-            return None
+            return None, False
         metadata = config.get("metadata") or {}
         place = str(metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")[0]
         at = None if thread is None else (str(thread), place)
@@ -108,8 +112,7 @@ class ToolRuns:
             if run.control is not control:
                 run.control = control
                 run.session.continued()
-            self._judge(run, messages, index)
-        return run
+            return run, self._judge(run, messages, index)
 
     def _of_thread(self, thread: Key | None, messages: Sequence[BaseMessage], index: int) -> ToolRun | None:
         """The run that another invocation of a thread goes on with. One whose conversation went on is over."""
@@ -151,11 +154,11 @@ class ToolRuns:
         if run.thread is not None and not known:
             self._threads.pop(run.thread, None)
 
-    def _judge(self, run: ToolRun, messages: Sequence[BaseMessage], index: int) -> None:
+    def _judge(self, run: ToolRun, messages: Sequence[BaseMessage], index: int) -> bool:
         message = messages[index]
         calls = _calls(message, index)
         if not isinstance(message, AIMessage) or calls in run.judged:
-            return
+            return False
         session, before = run.session, messages[:index]
         for result in _results(before, run.calls):
             session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
@@ -170,8 +173,7 @@ class ToolRuns:
         run.user = _user(before)
         run.calls, run.open = calls, {call["id"] or "" for call in message.tool_calls}
         session.begin_round(asked)
-        # There is no seam before the next model call: a limit that it would break ends the run after this round.
-        session.before_model_call()
+        return True
 
 
 _shared: WeakKeyDictionary[LoopGuard, ref[ToolRuns]] = WeakKeyDictionary()

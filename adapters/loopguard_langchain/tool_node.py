@@ -11,7 +11,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import AsyncToolCallWrapper, ToolCallRequest, ToolCallWrapper
 from langgraph.types import Command
 
-from loopguard_core import LoopGuard, PolicyLike, as_guard, inside
+from loopguard_core import LoopGuard, PolicyLike, Session, as_guard, inside
 from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._contained import contained
@@ -44,7 +44,10 @@ def tool_call_wrapper(guard: LoopGuard | PolicyLike = None, *, on_stop: OnStop =
     gate = _Gate(guard, on_stop)
 
     def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Answer]) -> Answer:
-        with gate.call(request) as call:
+        call = gate.ask(request)
+        if call.first is not None:
+            call.first.before_model_call()
+        with gate.around(call):
             if call.answer is None:
                 call.answer = execute(request)
         answer: Answer = call.answer
@@ -66,7 +69,10 @@ def async_tool_call_wrapper(guard: LoopGuard | PolicyLike = None, *, on_stop: On
     gate = _Gate(guard, on_stop)
 
     async def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Answer]]) -> Answer:
-        with gate.call(request) as call:
+        call = gate.ask(request)
+        if call.first is not None:
+            await call.first.abefore_model_call()
+        with gate.around(call):
             if call.answer is None:
                 call.answer = await execute(request)
         answer: Answer = call.answer
@@ -82,6 +88,8 @@ class _Call:
         id: Its id.
         name: Its tool.
         run: The run it belongs to; None where a handler looks after that, or nobody.
+        first: The session, for the first call of a round. There is no seam before the next model call, so what it may
+            use is asked for now: a limit that it would break ends the run after this round.
         watchers: The handlers that do.
         answer: What it returns.
     """
@@ -90,6 +98,7 @@ class _Call:
         self.id = request.tool_call["id"] or ""
         self.name = request.tool_call["name"]
         self.run: ToolRun | None = None
+        self.first: Session | None = None
         self.watchers: Watchers | None = None
         self.answer: Any = None
 
@@ -110,14 +119,17 @@ class _Gate:
         refusable(self.guard).every = True
         self.guard.attach(TOOL_CALL_WRAPPER)
 
+    def ask(self, request: ToolCallRequest) -> _Call:
+        """The call. It has its answer already if it must not run."""
+        return self._asked(request) or _Call(request)
+
     @contextmanager
-    def call(self, request: ToolCallRequest) -> Iterator[_Call]:
-        """Around one call. It has its answer already if it must not run; on leaving, the run ends if it is to."""
-        call = self._ask(request) or _Call(request)
+    def around(self, call: _Call) -> Iterator[None]:
+        """Around one call; on leaving, the run ends if it is to."""
         run, refused = call.run, call.answer is not None
         try:
             with nullcontext() if run is None or refused else inside(run.session):
-                yield call
+                yield
         except BaseException as error:
             call.answer = self._last_words(call, error) if isinstance(error, Exception) else None
             if call.answer is None:
@@ -130,7 +142,7 @@ class _Gate:
             self._raise(run, refused)
 
     @contained
-    def _ask(self, request: ToolCallRequest) -> _Call | None:
+    def _asked(self, request: ToolCallRequest) -> _Call | None:
         if not self.guard.enabled:
             return None
         call = _Call(request)
@@ -138,7 +150,8 @@ class _Gate:
         if call.watchers:
             text = call.watchers.refusal(call.id, call.name)
         else:
-            call.run = self._runs.of(request)
+            call.run, first = self._runs.of(request)
+            call.first = call.run.session if call.run is not None and first else None
             text = None if call.run is None else call.run.session.refusal(call.id, call.name)
         call.answer = None if text is None else call.said(text)
         return call
