@@ -226,14 +226,24 @@ class Watch:
         if self._conversation is None:
             return
         with contained(self._guard, "keeping a conversation"):
+            if self._is_done(self._conversation):
+                self._conversations.drop(self._conversation)
+                return
             self._put([link for _, link in self._wire.links(items)], response_id)
             if self._conversation.over:
                 self._conversation.session.end(may_go_on=True)
 
+    def _is_done(self, conversation: Conversation) -> bool:
+        """Whether it need not be remembered: it came to its end, and should it go on it can be read again."""
+        limits = self._guard.policy.limits
+        counted = limits.cost is not None or limits.tokens is not None or limits.seconds is not None
+        ended = conversation.session.stop is not None or conversation.cuts > 0
+        return conversation.over and not ended and not counted and not self._wire.keeps
+
     def close(self) -> None:
         """The request is over. Where the client has no response, it may try again."""
         conversation = self._conversation
-        if conversation is not None and not conversation.places:
+        if conversation is not None and not conversation.places and conversation.session.ended is None:
             with contained(self._guard, "keeping a conversation"):
                 conversation.session.model_call_failed()
                 self._put(())

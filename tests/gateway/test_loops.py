@@ -279,12 +279,22 @@ def test_a_conversation_that_cannot_be_read_goes_on_unwatched(gateway):
 
 
 def test_no_more_sessions_than_allowed(gateway):
-    _, served = gateway(chat(lambda _: Reply(text="Yes.")), max_sessions=5)
+    _, served = gateway(LOOPS, max_sessions=5)
     client = client_of(served)
     for number in range(12):
-        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": f"Question {number}"}])
+        client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": f"Question {number}"}], tools=[TOOL]
+        )
     assert len(served.app.state.gateway.conversations) == 5
-    assert len(served.app.state.gateway.guard._live) <= 5
+    assert len(served.app.state.gateway.guard._live) == 5
+
+
+def test_a_conversation_that_came_to_its_end_takes_no_room(gateway):
+    _, served = gateway(chat(lambda _: Reply(text="Yes.")))
+    chat_agent(client_of(served))
+    assert len(served.app.state.gateway.conversations) == 0
+    assert not served.app.state.gateway.guard._live
+    assert served.app.state.gateway.guard.last_end.reason == "complete"
 
 
 # -- what cannot be refused --------------------------------------------------------------------------------------------
