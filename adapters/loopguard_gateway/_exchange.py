@@ -96,7 +96,9 @@ class Exchange:
         charge = await self.gateway.till.hold(
             self.key, self.asked.model, self.input_tokens(raw, body), self.output_tokens
         )
-        return await Call(self, charge, raw, watched=tools, may_refuse=not last and tools).run()
+        # Of several answers to choose from, one cannot be refused alone.
+        may_refuse = tools and not last and self.asked.choices == 1
+        return await Call(self, charge, raw, watched=tools, may_refuse=may_refuse).run()
 
     def input_tokens(self, raw: bytes, body: Any) -> int:
         """The most tokens that are sent."""

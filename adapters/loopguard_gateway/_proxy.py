@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -22,8 +21,6 @@ from loopguard_gateway._wire import Wire
 _LARGE = 256 * 1024
 """Bytes from which a request is parsed in a thread, so that it holds up nobody else's stream."""
 _MAX_RUN = 128
-
-_log = logging.getLogger("loopguard")
 
 
 class Proxy:
@@ -55,7 +52,7 @@ class Proxy:
             raise
         except Exception as error:  # noqa: BLE001  # the client is told, and the others are served
             outcome = "fault"
-            _log.exception("A request failed in the gateway (%s)", type(error).__name__)
+            self._gateway.guard.faults.note("gateway request", error)
             await _told(client, Refused(500, "the gateway failed; its log says why", label="fault"))
         finally:
             self._gateway.metrics.requests.labels(self._name, outcome).inc()

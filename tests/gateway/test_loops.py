@@ -8,6 +8,7 @@ import pytest
 from loopguard_gateway_kit import FLAT_TOOL, MODEL, TOOL, calls, chat, responses
 
 from loopguard_core import LoopGuard, Policy
+from loopguard_core.keys import open_ledger
 from loopguard_core.testing import Reply, never_listens
 
 FAILS = "Error: 504 Gateway Timeout"
@@ -152,6 +153,36 @@ def test_verdicts_are_in_headers(gateway):
     raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=messages, tools=[TOOL])
     assert raw.headers["x-loopguard-verdict"] == "repeated_call; action=observe; streak=2"
     assert raw.headers["x-loopguard-session-id"]
+
+
+def test_nothing_that_was_said_is_logged(gateway, caplog):
+    caplog.set_level("DEBUG", "loopguard")
+    _, served = gateway(chat(never_listens("fetch", {"id": "SECRET-ARGUMENT"})))
+    messages = [{"role": "user", "content": "SECRET-QUESTION"}]
+    chat_agent(client_of(served), messages=messages, result=lambda _: "Error: SECRET-RESULT")
+    assert "was ended" in caplog.text
+    assert "SECRET" not in caplog.text
+    assert served.key not in caplog.text
+    assert "SECRET" not in served.app.state.gateway.metrics.text().decode()
+
+
+def test_several_answers_to_choose_from_are_not_refused(gateway):
+    provider, served = gateway(LOOPS)
+    client = client_of(served)
+    _, _, messages = chat_agent(client, rounds=2)
+    done = client.chat.completions.create(model=MODEL, messages=messages, tools=[TOOL], n=2)
+    assert done.choices[0].message.tool_calls
+    assert len(provider.requests) == 3
+
+
+def test_a_switched_off_loopguard_still_holds_the_limit(gateway, monkeypatch):
+    monkeypatch.setenv("LOOPGUARD_ENABLED", "0")
+    provider, served = gateway(LOOPS)
+    assert chat_agent(client_of(served), rounds=8)[1] == len(provider.requests) == 8
+    with open_ledger(served.store) as ledger:
+        ledger.set_limit("team", 0)
+    with pytest.raises(openai.APIStatusError, match="spending limit"):
+        chat_agent(client_of(served))
 
 
 def rows(call):
