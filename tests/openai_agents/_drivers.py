@@ -289,6 +289,8 @@ class GuardrailDriver(_SdkDriver):
 
     surface = GUARDRAIL
     features = frozenset({"invalid_json", "raise", "tool_names", "tool_errors"})
+    cannot = frozenset({"limit on turns"})
+    """It sees the round behind the limit, and refuses that: one model call too many."""
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         return lambda: GuardrailConversation(self, agent)

@@ -115,6 +115,8 @@ def table(*drivers: Driver, scripts: Sequence[Script] = SCRIPTS) -> dict[str, di
 
 def _missing(script: Script, driver: Driver) -> str:
     lacking = [*(script.needs - driver.surface.capabilities), *(script.features - driver.features)]
+    if script.name in getattr(driver, "cannot", ()):
+        lacking.append("this script")
     return "" if not lacking else "cannot: " + ", ".join(sorted(lacking))
 
 

@@ -134,6 +134,8 @@ class Driver(Protocol):
         mode: For people, for example `async, streamed`.
         features: Further things it can show; see `FEATURES`.
         executes_stopped_round: True where a stop lets the round that caused it run once more (LangGraph's drain).
+
+    It may also have `cannot`: names of scripts that it cannot show for a reason no feature stands for.
     """
 
     surface: Surface
