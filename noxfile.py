@@ -48,6 +48,13 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The site, into `site/`; every warning is an error."""
+    session.install("-e", ".[docs]")
+    session.run("mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The figures of `docs/benchmarks.md`."""
     session.install(".[demo]")

@@ -1,4 +1,4 @@
-"""Writes the tables in `conformance.md` and `adapters.md` from the suite and from what the surfaces declare.
+"""Writes the tables in the docs: from the conformance suite, from what the surfaces declare, from the policy's schema.
 
     python docs/_generate.py            # writes them
     python docs/_generate.py --check    # says whether they are current
@@ -15,9 +15,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path.append(str(DOCS.parent / "tests" / "support"))
+sys.path += [str(DOCS), str(DOCS.parent / "tests" / "support")]
 
-from sdk_drivers import drivers  # noqa: E402  # found by the line above
+from _policy_reference import policy_reference  # noqa: E402  # found by the line above, as is the next
+from sdk_drivers import drivers  # noqa: E402
 
 from loopguard_core.cli.adapters import SURFACE_GROUP, markdown  # noqa: E402
 from loopguard_core.testing.conformance import FEATURES, SCRIPTS, Driver, table  # noqa: E402
@@ -74,7 +75,7 @@ def adapters() -> str:
     return markdown([surface for point in points for surface in point.load()]).rstrip("\n")
 
 
-PAGES = {"conformance.md": conformance, "adapters.md": adapters}
+PAGES = {"conformance.md": conformance, "adapters.md": adapters, "policy-reference.md": policy_reference}
 
 
 def stale(*, write: bool) -> list[str]:
