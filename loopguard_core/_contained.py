@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def contained(
-    fallback: Callable[..., T],
+    fallback: Callable[..., Any],
 ) -> Callable[[Callable[Concatenate[S, P], T]], Callable[Concatenate[S, P], T]]:
     """Run a method under its session's lock; if it raises, note the fault and give the fallback's answer."""
 
@@ -35,7 +35,8 @@ def contained(
                     return method(self, *args, **kwargs)
             except Exception as error:  # noqa: BLE001  # see above
                 self.faults.note(method.__name__, error)
-                return fallback(*args, **kwargs)
+                answer: T = fallback(*args, **kwargs)
+                return answer
 
         return run
 
