@@ -384,6 +384,8 @@ async def test_a_reader_that_leaves_an_async_stream_leaves_no_session_behind(mod
         await anext(stream)
     await stream.aclose()
     del stream
+    others = asyncio.all_tasks() - {asyncio.current_task()}  # LangGraph cancels them, and does not wait
+    await asyncio.gather(*others, return_exceptions=True)
     assert_died_unseen(seen)
 
 
