@@ -88,12 +88,12 @@ class LoopGuard:
         on_model_call: Callable[[PostModelCall], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.policy = apply_environment(resolve_policy({} if policy is None else policy))
-        self.enabled = self.policy.enabled
+        self.policy: Policy = apply_environment(resolve_policy({} if policy is None else policy))
+        self.enabled: bool = self.policy.enabled
         self.last_end: SessionEnd | None = None
-        self.faults = Faults()
-        self.new_clock = partial(ActiveClock, clock)
-        self.plugins = Plugins(self.faults)
+        self.faults: Faults = Faults()
+        self.new_clock: Callable[..., ActiveClock] = partial(ActiveClock, clock)
+        self.plugins: Plugins = Plugins(self.faults)
         for plugin in plugins:
             self.plugins.register(plugin)
         self.plugins.load_entry_points(self.policy.plugins)

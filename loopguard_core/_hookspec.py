@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROJECT = "loopguard"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
-hookimpl = pluggy.HookimplMarker(PROJECT)
+hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
 """Marks a method or function as an implementation of the hook it is named after."""
 
 

@@ -76,8 +76,8 @@ class Plugins:
         self._faults = faults
         self._info: list[PluginInfo] = []
         self._labels: dict[int, tuple[int, str]] = {}
-        self.background = Background(faults)
-        self.has_loop_key = False
+        self.background: Background = Background(faults)
+        self.has_loop_key: bool = False
         self._impls: dict[str, tuple[pluggy.HookImpl, ...]] = dict.fromkeys(HOOKS, ())
 
     # -- registration ------------------------------------------------------------------------------------------

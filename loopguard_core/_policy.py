@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -52,7 +52,7 @@ class Policy(Settings):
             the value and the fix.
     """
 
-    model_config = ConfigDict(title="loopguard policy")
+    model_config: ClassVar[ConfigDict] = ConfigDict(title="loopguard policy")
 
     preset: Annotated[PresetName, BeforeValidator(check_preset)] = "default"
     """What everything not written here starts from."""

@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -177,7 +177,7 @@ DetectorName = Annotated[Text, AfterValidator(_detector_name)]
 class Settings(BaseModel):
     """Base of the tables: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class DetectorSettings(Settings):

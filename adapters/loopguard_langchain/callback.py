@@ -65,7 +65,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         super().__init__()
         if on_stop not in ("raise", "drain"):
             raise ValueError(f"on_stop must be 'raise' or 'drain', not {on_stop!r}")
-        self.guard = as_guard(guard)
+        self.guard: LoopGuard = as_guard(guard)
         self._on_stop = on_stop
         self._tree = RunTree(self.guard)
         self._sessions = Sessions(self.guard, self._tree)

@@ -81,7 +81,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         super().__init__()
         if exit_behavior not in (None, "end", "error"):
             raise ValueError(f"exit_behavior must be 'end' or 'error', not {exit_behavior!r}")
-        self.guard = as_guard(guard)
+        self.guard: LoopGuard = as_guard(guard)
         how = self.guard.policy.on_stop.how
         self._how = how if exit_behavior is None else {"end": "end", "error": "raise"}[exit_behavior]
         self._escalate_model = escalate_model

@@ -55,7 +55,7 @@ class LoopGuardHooks(RunHooks[Any]):
         check_version()
         if hooks is not None and not isinstance(hooks, RunHooksBase):
             raise TypeError(f"hooks must be a RunHooks object, not {type(hooks).__name__}")
-        self.guard = as_guard(guard)
+        self.guard: LoopGuard = as_guard(guard)
         self.hooks: RunHooks[Any] = RunHooks() if hooks is None else hooks
         self._attach()
 
