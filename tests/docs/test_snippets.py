@@ -1,6 +1,7 @@
 """Every block of the docs does what its page says."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -20,13 +21,17 @@ def folder(tmp_path, monkeypatch):
     home.mkdir()
     here.mkdir()
     monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(str(here))
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("COLUMNS", "120")
     for name in ("LOOPGUARD_CONFIG", "LOOPGUARD_ENABLED", "LOOPGUARD_PRESET"):
         monkeypatch.delenv(name, raising=False)
     doc_setups.files(here)
-    return here
+    yield here
+    for name, module in list(sys.modules.items()):  # a page may have written a module and imported it
+        if str(getattr(module, "__file__", None)).startswith(str(here)):
+            del sys.modules[name]
 
 
 @pytest.fixture

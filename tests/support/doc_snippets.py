@@ -2,7 +2,8 @@
 
     <!-- not run: why -->      before a block: it is only parsed
     <!-- prints -->            before a text block: what the block before it prints; `...` stands for any lines
-    <!-- file: name -->        before any block: it is also written to that file, in the working directory
+    <!-- file: name -->        before any block: it is written to that file, in the working directory; Python is
+                               not run then, since the page imports it
 
 Python blocks of a page run in order in one namespace, as somebody reads them; what a page takes for granted (a model,
 an agent) is put there before, see `doc_setups`. TOML blocks are read as policies, shell blocks run line by line
@@ -102,6 +103,8 @@ class Runner:
             Path(block.file).write_text(block.text, encoding="utf-8")
         if block.printed:
             check_printed(block.text, self.output)
+        elif block.language == "python" and block.file is not None:
+            compile(block.text, block.page, "exec")
         elif block.language == "python":
             self.output = self._python(block)
         elif block.language == "sh":
@@ -132,9 +135,10 @@ def check_toml(block: Block) -> None:
     """A policy that can be used, or a package's pyproject.toml whose entry points can be read."""
     table = tomllib.loads(block.text)
     if "project" in table:
-        points = table["project"].get("entry-points", {}).get("loopguard", {})
+        groups = table["project"].get("entry-points", {})
+        points = [entry for name, group in groups.items() if name.startswith("loopguard") for entry in group.items()]
         assert points, "a pyproject.toml without an entry point of loopguard"
-        assert all(EntryPoint(name, value, "loopguard").module for name, value in points.items())
+        assert all(EntryPoint(name, value, "loopguard").module for name, value in points)
         return
     if not block.why_not:
         Policy.from_mapping(table.get("tool", {}).get("loopguard", table), str(block))
