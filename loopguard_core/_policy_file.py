@@ -60,9 +60,17 @@ def find_policy(start: Path | None = None) -> Path | None:
 
     Args:
         start: Where to begin; the working directory by default.
+
+    Raises:
+        PolicyError: `LOOPGUARD_CONFIG` begins with a home directory that cannot be told.
     """
     if named := os.environ.get(CONFIG_VARIABLE):
-        return Path(named).expanduser()
+        try:
+            return Path(named).expanduser()
+        except RuntimeError:
+            raise PolicyError(
+                f"environment: {CONFIG_VARIABLE} = {shown(named)}: there is no such home; write the whole path"
+            ) from None
     directory = (start or Path.cwd()).absolute()
     for here in (directory, *directory.parents):
         if (here / FILE_NAME).is_file():

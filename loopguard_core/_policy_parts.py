@@ -148,6 +148,7 @@ Dollars = Annotated[
 Unpriced = Annotated[
     Literal["warn", "deny"] | Decimal,
     PlainValidator(_unpriced),
+    PlainSerializer(str, return_type=str, when_used="json"),  # as other amounts; else pydantic warns of the text
     WithJsonSchema({"anyOf": [{"enum": ["warn", "deny"]}, {"type": "number", "minimum": 0}]}),
 ]
 Seconds = Annotated[float, BeforeValidator(_seconds), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]

@@ -34,7 +34,7 @@ def as_toml(policy: Policy, source: str) -> str:
     """A policy file that says all of this policy, with the resolved ladders as comments."""
     lines = [f"# Effective policy; source: {shown(source, quotes=False)}"]
     for name, ladder in policy.ladders().items():
-        lines.append(f"# {name}: {_sentence(ladder)}")
+        lines.append(f"# {shown(name, quotes=False)}: {_sentence(ladder)}")
     for name, ladder in policy.tool_ladders().items():
         lines.append(f"# repeated_call for {shown(name)}: {_sentence(ladder)}")
     settings = _settings(policy)
@@ -53,7 +53,7 @@ def print_table(console: Console, policy: Policy, source: str) -> None:
     """The policy for reading: ladders first, then every setting, then the hazards."""
     ladders = Table("detector", *(rung.value for rung in RUNGS), title="Ladders", title_justify="left")
     for name, ladder in policy.ladders().items():
-        ladders.add_row(Text(name), *_cells(ladder))
+        ladders.add_row(Text(shown(name, quotes=False)), *_cells(ladder))
     for name, ladder in policy.tool_ladders().items():
         ladders.add_row(Text(f"repeated_call for {shown(name)}"), *_cells(ladder))
     settings = Table("key", "value", title="Settings", title_justify="left")
