@@ -15,7 +15,7 @@ from loopguard_core import LoopGuard
 from loopguard_core.testing import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
-STUBBORN = {"docs/langchain.md"}
+STUBBORN = {"docs/langchain.md", "docs/migrating.md"}
 """Pages whose model never listens; on all others it gives up when it is refused."""
 QUESTION = "Is invoice INV-2291 due today?"
 CALL = {
@@ -134,9 +134,9 @@ def _openai_agents(server: ScriptedServer) -> dict[str, Any]:
 
     set_tracing_disabled(True)
     client = AsyncOpenAI(base_url=server.base_url, api_key="unused")
-    model = LoopGuardModel(OpenAIChatCompletionsModel("scripted-1", client), LoopGuard())
-    agent = Agent(name="billing", model=model, tools=[function_tool(fetch_invoice)])
-    return {"agent": agent, "Runner": Runner, "my_own_hooks": RunHooks()}
+    model = OpenAIChatCompletionsModel("scripted-1", client)
+    agent = Agent(name="billing", model=LoopGuardModel(model, LoopGuard()), tools=[function_tool(fetch_invoice)])
+    return {"agent": agent, "Runner": Runner, "my_own_hooks": RunHooks(), "unguarded_model": model}
 
 
 def _llama_index(server: ScriptedServer) -> dict[str, Any]:
@@ -167,6 +167,21 @@ def _tutorial(server: ScriptedServer) -> dict[str, Any]:
     return {"llm": _scripted_llm()(base_url=server.base_url, model="scripted-1")}
 
 
+def _migrating(server: ScriptedServer) -> dict[str, Any]:
+    from llama_index.core.agent.workflow import FunctionAgent
+
+    langchain, agents = _langchain(server), _openai_agents(server)
+    agents["agent"].model = agents["unguarded_model"]
+    llm = _scripted_llm()(base_url=server.base_url, model="scripted-1")
+    return {
+        "model": langchain["model"],
+        "agent": agents["agent"],
+        "llama_agent": FunctionAgent(tools=[fetch_invoice], llm=llm),
+        "fetch_invoice": fetch_invoice,
+        "server": server,
+    }
+
+
 def _scripted_llm() -> Any:
     """The tests' own LLM over HTTP: the client for OpenAI is a package that loopguard does not need."""
     file = ROOT / "tests" / "llama_index" / "_clients.py"
@@ -193,6 +208,7 @@ _PAGES = {
     "README.zh-CN.md": _readme,
     "docs/index.md": _readme,
     "docs/tutorial.md": _tutorial,
+    "docs/migrating.md": _migrating,
     "docs/keys.md": _keys,
     "docs/session.md": _session,
     "docs/langchain.md": _langchain,

@@ -35,8 +35,8 @@ SHOWN = ("", "text", "mermaid", "js", "javascript", "typescript", "html", "yaml"
 """Fences nothing runs: output, diagrams, other languages."""
 
 _FENCE = re.compile(
-    r"(?:^<!-- (?:not run: (?P<why>[^\n]+)|file: (?P<file>\S+)|(?P<prints>prints)) -->\n+)?"
-    r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$",
+    r"(?:^ *<!-- (?:not run: (?P<why>[^\n]+)|file: (?P<file>\S+)|(?P<prints>prints)) -->\n+)?"
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -79,7 +79,9 @@ def blocks(page: str) -> Iterator[Block]:
     for match in _FENCE.finditer(text):
         line = text.count("\n", 0, match.start("text")) + 1
         printed = match["prints"] is not None
-        yield Block(page, line, match["language"], match["text"], match["why"], printed, match["file"])
+        # In a list blocks are indented.
+        code = re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+        yield Block(page, line, match["language"], code, match["why"], printed, match["file"])
 
 
 class Runner:
