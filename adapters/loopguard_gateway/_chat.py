@@ -70,10 +70,10 @@ def said(body: Mapping[str, Any]) -> Said:
     return _said(message, choice.get("finish_reason"), body)
 
 
-def _said(message: Mapping[str, Any], finish: Any, body: Mapping[str, Any], *, cut: bool = False) -> Said:
+def _said(message: Mapping[str, Any], finish: Any, body: Mapping[str, Any]) -> Said:
     around = {"usage": body.get("usage"), "model": body.get("model"), "finish_reason": finish}
     spoken = _assistant({**message, **around, "role": "assistant"})
-    return Said(spoken, (dict(message),), _text(body.get("id")), _text(body.get("model")), spoken.usage, cut)
+    return Said(spoken, (dict(message),), _text(body.get("id")), _text(body.get("model")), spoken.usage)
 
 
 def results(response: Said, outputs: Mapping[str, str]) -> list[Any] | None:
@@ -188,7 +188,7 @@ class _ChatReader:
                 for _, call in sorted(self._calls.items())
             ]
         message.setdefault("content", None)
-        return _said(message, self._finish, self._body, cut=self._finish is None)
+        return _said(message, self._finish, self._body)
 
     def close(self, closing: Closing) -> bytes:
         events: list[dict[str, Any]] = []

@@ -99,7 +99,7 @@ def said(body: Mapping[str, Any]) -> Said:
 
 def results(response: Said, outputs: Mapping[str, str]) -> list[Any] | None:
     """The output, and a result for each of its calls; None where there are calls of a kind with other results."""
-    asked_for = [item for item in response.items if isinstance(item, dict) and item.get("call_id")]
+    asked_for = [item for item in response.items if isinstance(item, dict) and _text(item.get("call_id"))]
     if len(asked_for) != len(outputs) or not all(
         item.get("type") in _OUTPUTS and item["call_id"] in outputs for item in asked_for
     ):
@@ -127,7 +127,7 @@ def _sendable(items: Sequence[Any]) -> list[Any]:
 def continued(response: Said, text: str) -> list[Any]:
     """The output without its calls, with a further message."""
     calls = {call.id for call in response.message.calls}
-    kept = [item for item in response.items if item.get("call_id", item.get("id")) not in calls]
+    kept = [item for item in response.items if _text(item.get("call_id", item.get("id"))) not in calls]
     closing = {"role": "assistant", "content": text.strip()}
     return [*kept, *([closing] if text else [])]
 

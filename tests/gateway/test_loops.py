@@ -320,6 +320,23 @@ def test_no_more_sessions_than_allowed(gateway):
     assert len(served.app.state.gateway.guard._live) == 5
 
 
+def test_a_stream_whose_end_gives_no_reason_is_a_whole_response(gateway):
+    """Some servers send no `finish_reason`."""
+    loops = LOOPS
+
+    def answer(asked):
+        whole = loops(asked)
+        whole.pieces = [
+            piece.replace(b'"finish_reason": "tool_calls"', b'"finish_reason": null') for piece in whole.pieces
+        ]
+        return whole
+
+    _, served = gateway(answer)
+    answered, ran, _ = chat_agent(client_of(served), stream=True)
+    assert answered.startswith("[loopguard]")
+    assert ran == 2
+
+
 def test_a_conversation_that_came_to_its_end_takes_no_room(gateway):
     _, served = gateway(chat(lambda _: Reply(text="Yes.")))
     chat_agent(client_of(served))
