@@ -16,11 +16,15 @@ RUNGS: tuple[Action, ...] = (Action.OBSERVE, Action.STEER, Action.ESCALATE, Acti
 """The rungs, weakest first."""
 
 
+MOST = 10**15
+"""The highest figure a policy may hold: more is a slip of the pen, and thousands of digits cannot be shown."""
+
+
 def _rung(value: Any) -> int | Literal[False]:
     if value is False:
         return False
     # bool is an int in Python; `block = true` must not quietly become `block = 1`.
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST:
         return value
     raise ValueError("a rung is a whole number, 1 or more, or false to switch it off; leave it out to keep the default")
 
@@ -134,7 +138,8 @@ class Ladder:
 # `detector.kind` is a row of its own for one kind of that detector's evidence.
 # Rows the design has not: what other work or news lies between (`cycle.interleaved`, `cycle.gapped`,
 # `repeated_failure.interleaved`), cycles of polls, arguments that are wrong in a new way each time, names that are not
-# found, one message in new words, the same answer while a user speaks, and rounds that bring nothing new. All of them
+# found, one message in new words, the same answer while a user speaks, rounds that bring nothing new, a check that goes
+# on failing whatever is changed, plans without deeds, and searches that find the same. All of them
 # but the last rung of polls only observe and steer, because they are no proof.
 # The table has no escalate column: escalation needs a model that only the user can name.
 DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
@@ -151,15 +156,19 @@ DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
         "repeated_failure.cross_tool": Ladder(observe=3, steer=5, stop=10),
         "repeated_failure.interleaved": Ladder(observe=3, steer=5),
         "repeated_failure.varied": Ladder(observe=2, steer=3),
+        "repeated_failure.put_right": Ladder(observe=4, steer=12),
         "repeated_failure.not_found": Ladder(observe=3, steer=6),
         "stagnation.same_result": Ladder(observe=3, steer=5),
         "stagnation.near_identical": Ladder(observe=2, steer=3, block=4, stop=7),
         "stagnation.rephrased": Ladder(observe=2, steer=3),
+        "stagnation.unmoved": Ladder(observe=5, steer=7),
+        "stagnation.planning": Ladder(observe=3, steer=4),
         "stagnation.nothing_new": Ladder(observe=12, steer=20),
         "stagnation.pages": Ladder(observe=3, steer=6),
         "stagnation.undo": Ladder(observe=2, steer=3, block=4),
         "stagnation.rewrite": Ladder(observe=6, steer=8),
         "rephrased_search": Ladder(observe=1, steer=2),
+        "rephrased_search.same_results": Ladder(observe=3, steer=5),
         "text_repetition": Ladder(steer=1, stop=2),
         "text_repetition.near": Ladder(steer=1),
         "text_repetition.passage": Ladder(observe=1),

@@ -63,6 +63,7 @@ _PLAIN = {
     "string_too_short": "must not be empty",
     "missing": "is missing; add it",
     "greater_than_equal": "must be {ge} or more",
+    "less_than_equal": "must be {le} or less",
     "literal_error": "must be {expected}",
     **dict.fromkeys(("tuple_type", "list_type"), 'must be a list, for example ["..."]'),
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "must be a table of keys"),

@@ -20,7 +20,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, FOLLOWING_ROWS, LadderSettings
+from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, FOLLOWING_ROWS, MOST, LadderSettings
 from loopguard_core._masking import MASKS, MaskName
 from loopguard_core._types import Channel
 
@@ -136,8 +136,8 @@ def _detector_name(name: str) -> str:
     return name
 
 
-Count = Annotated[int, Field(strict=True, ge=1)]
-CountOrZero = Annotated[int, Field(strict=True, ge=0)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+CountOrZero = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 Flag = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Dollars = Annotated[

@@ -164,6 +164,8 @@ def test_any_mapping_is_a_policy_or_an_error_that_says_where(mapping: Any) -> No
 @example([(("tools", "web_search", "maskers"), [{}])])
 @example([(("limits", "unpriced"), [])])
 @example([(("detectors", "repeated_call.poll"), Renamed("\n"))])
+@example([(("ladder", "observe"), 10**5000)])
+@example([(("limits", "turns"), 10**5000)])
 def test_a_sound_policy_with_any_value_in_any_place(caplog: pytest.LogCaptureFixture, changes: Any) -> None:
     mapping: Any = SOUND
     for place, new in changes:
