@@ -20,6 +20,8 @@ COPIED = (".md", ".py", ".toml", ".mjs", ".json")
 """Of `examples/`, files that are shown or can be looked at."""
 
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)(?=[)#])")
+_STATES = re.compile(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_STEP = re.compile(r"^\s*(\S+) --> (\S+?)(?:: (.*))?$", re.MULTILINE)
 _LOADED = re.compile(r"<(?:script|img|iframe|link(?=[^>]*stylesheet))[^>]*?(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
 
@@ -35,7 +37,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str:
-    """Turn links between files of the repository into links between pages."""
+    """Turn links between files of the repository into links between pages, and diagrams into what needs no script."""
+    markdown = _STATES.sub(_as_table, markdown)
     here = page.file.src_uri
     outside = here in PAGES or here.startswith("examples/")
     folder = posixpath.dirname(here if outside else f"docs/{here}")
@@ -52,6 +55,12 @@ def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str
         return posixpath.relpath(uri, posixpath.dirname(here) or ".")
 
     return _LINK.sub(turned, markdown)
+
+
+def _as_table(diagram: re.Match[str]) -> str:
+    """A state diagram as a table. GitHub draws it; here that would take a large script from elsewhere."""
+    steps = [[cell.replace("[*]", "-") for cell in step] for step in _STEP.findall(diagram[1])]
+    return "\n".join(["| from | to | by |", "|---|---|---|", *(f"| {' | '.join(step)} |" for step in steps)])
 
 
 def on_post_page(output: str, *, page: Any, **_: Any) -> str:

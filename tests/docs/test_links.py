@@ -43,3 +43,9 @@ def test_the_chinese_readme_says_what_the_english_one_says():
     assert links[0] - {"README.zh-CN.md"} <= links[1], "README.zh-CN.md lacks links of README.md"
     assert english.count("\n## ") == chinese.count("\n## "), "sections of README.md and README.zh-CN.md"
     assert english.count("\n| ") == chinese.count("\n| "), "rows of tables in README.md and README.zh-CN.md"
+
+
+def test_every_page_has_a_place_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    missing = [page.name for page in (ROOT / "docs").glob("*.md") if not re.search(rf"\b{page.name}\b", navigation)]
+    assert not missing, f"mkdocs.yml, nav: {missing}"
