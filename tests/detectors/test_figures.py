@@ -1,0 +1,278 @@
+"""Exact figures, the facts verdicts carry and the words they are told in: what mutation testing found untested."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from scripted_rounds import NOTHING, Run, actions, first_at, only, shown
+
+from loopguard_core._history import History
+from loopguard_core.detectors import Detector, Finding
+from loopguard_core.detectors.cycle import MAX_PERIOD, Cycle
+from loopguard_core.detectors.repeated_call import RepeatedCall
+from loopguard_core.detectors.repeated_failure import RepeatedFailure
+from loopguard_core.detectors.repeated_message import RepeatedMessage
+from loopguard_core.detectors.rephrased_search import LOOK_BACK, NEW_SHARE, RephrasedSearch
+from loopguard_core.detectors.stagnation import MIN_NOTHING_NEW, Stagnation
+from loopguard_core.detectors.text_repetition import DSH_PASSAGE, MIN_CHARS, TextRepetition
+
+ROOTS = {"root": "network"}
+LONG = "The same forty characters and more of a result."
+
+
+def test_figures_of_the_contract() -> None:
+    assert (MAX_PERIOD, MIN_NOTHING_NEW, NEW_SHARE, LOOK_BACK, MIN_CHARS, DSH_PASSAGE) == (8, 12, 0.25, 3, 512, 512)
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("detector", "finding", "said"),
+    [
+        (RepeatedCall(1, History()), Finding(3, 1), "in 3 rounds in a row and its result did not change"),
+        (RepeatedCall(1), Finding(3, 1), "in 3 rounds in a row"),
+        (RepeatedCall(1, History()), Finding(6, 1, kind="changing"), "and returned something else each time"),
+        (
+            RepeatedCall(1, History()),
+            Finding(6, 1, kind="changing", evidence={"interface": True}),
+            "in 6 rounds in a row",
+        ),
+        (RepeatedCall(1, History()), Finding(6, 1, kind="poll"), "and what it asks about did not change"),
+        (RepeatedCall(1, History()), Finding(6, 1, kind="transient"), "and failed in the same way"),
+        (Cycle(History()), Finding(4, 1, evidence={"period": 1}), "4 times, other calls between"),
+        (
+            Cycle(History()),
+            Finding(4, 1, evidence={"period": 2}),
+            "part of the same 2 steps in the same order, 4 times",
+        ),
+        (RepeatedFailure(History()), Finding(3, 1, evidence=ROOTS), "failed in 3 rounds in a row with different"),
+        (RepeatedFailure(History()), Finding(3, 1, kind="cross_tool", evidence=ROOTS), "failed with several tools"),
+        (Stagnation(History()), Finding(3, 1, kind="rephrased"), "to send the same thing 3 times"),
+        (
+            Stagnation(History()),
+            Finding(3, 1, kind="rephrased", evidence={"thought": True}),
+            "the same thought 3 times",
+        ),
+        (RephrasedSearch(), Finding(2, 1, evidence={"repeats": 2, "new_keywords": 0}), "without a new keyword (2 such"),
+        (
+            RephrasedSearch(),
+            Finding(2, 1, evidence={"repeats": 2, "new_keywords": 1, "keywords": 9}),
+            "with 1 new of 9 keywords (2 such",
+        ),
+        (
+            TextRepetition(),
+            Finding(1, 1, evidence={"channel": "reasoning", "unit": 9, "repeats": 60}),
+            "60 times in a row",
+        ),
+        (TextRepetition(), Finding(2, 1, evidence={"drifting": True}), "but for a counter, as in a message before"),
+        (TextRepetition(), Finding(3, 1, evidence={}), "in a row, as in 2 messages before"),
+        (
+            TextRepetition(),
+            Finding(2, 1, kind="near", evidence={"channel": "content"}),
+            "the answer goes on in other words",
+        ),
+        (RepeatedMessage(History()), Finding(2, 1, kind="empty"), "2 responses in a row were empty"),
+    ],
+)
+def test_what_is_said(detector: Detector, finding: Finding, said: str) -> None:
+    assert said in detector.describe(finding, "look")
+
+
+def test_the_first_cut_is_said_without_earlier_ones() -> None:
+    text = TextRepetition().describe(Finding(1, 1, evidence={"unit": 9, "repeats": 60, "drifting": False}), None)
+    assert text.endswith("60 times in a row")
+
+
+# -- cycles ---------------------------------------------------------------------------------------------------------
+
+A, B = ("read_file", {"path": "a"}, "text of a"), ("read_file", {"path": "b"}, "text of b")
+JOB = ("get_job_status", {"job_id": "j1"}, '{"status": "running"}')
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_cycle_says_where_it_began_and_how_far_it_reaches(resumed: bool) -> None:
+    run = Run(only("cycle"), resumed=resumed)
+    run.news(2)
+    found = [run.round([A, B][step % 2])[0] for step in range(12)]
+    evidence = [found[at].verdict.evidence for at in (3, 5, 7)]  # type: ignore[union-attr]
+    assert [(e["period"], e["laps"], e["since_round"], e["rounds"]) for e in evidence] == [
+        (2, 2, 3, 4),
+        (2, 3, 3, 6),
+        (2, 4, 3, 8),
+    ]
+
+
+def test_a_lap_half_of_which_waits_is_given_time() -> None:
+    run = Run(only("cycle"))
+    found = [run.round([JOB, A][step % 2])[0] for step in range(16)]
+    assert first_at(actions(found)) == {"observe": 12}
+
+
+def test_a_lap_a_third_of_which_waits_is_not() -> None:
+    run = Run(only("cycle"))
+    found = [run.round([JOB, A, B][step % 3])[0] for step in range(12)]
+    assert "block" in first_at(actions(found))
+
+
+@pytest.mark.parametrize(("second", "blocked"), [("HTTP 503", 12), ("HTTP 404 Not Found", 8)])
+def test_of_failures_all_must_be_passing_ones(second: str, blocked: int) -> None:
+    run = Run(only("cycle", preset="patient"))
+    found = [
+        run(("fetch_a", "fetch_b")[step % 2], {"u": step % 2}, ("HTTP 503", second)[step % 2]) for step in range(14)
+    ]
+    assert first_at(actions(found))["block"] == blocked
+
+
+# -- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_failures_of_several_tools_say_since_when_and_go_on_after_news_elsewhere_ended_them() -> None:
+    run = Run(only("repeated_failure"))
+    found = [run(f"fetch_{n % 3}", {"n": n}, "connection refused") for n in range(4)]
+    assert shown(found[3]) == ("repeated_failure", "observe", 3)
+    assert found[3].verdict is not None
+    assert found[3].verdict.evidence["since_round"] == 1
+    run.news()
+    assert run("fetch_0", {"n": 9}, "connection refused").verdict is None
+
+
+def test_refused_rounds_go_on_counting_and_rounds_without_a_result_do_not() -> None:
+    policy = only("repeated_failure", ladder={})
+    policy["detectors"]["repeated_failure"] = {"ladder": {"observe": 2, "block": 3, "stop": 9}}
+    run = Run(policy)
+    found = [run("deploy", {"n": n}, "connection refused") for n in range(6)]
+    assert [shown(decision) for decision in found[2:]] == [
+        ("repeated_failure", "observe", 2),
+        *(("repeated_failure", "block", streak) for streak in (3, 4, 5)),
+    ]
+    quiet = Run(only("repeated_failure"))
+    for number in range(2):
+        quiet("deploy", {"n": number}, "connection refused")
+    quiet("deploy", {"n": 2}, NOTHING)
+    assert shown(quiet("deploy", {"n": 3}, "connection refused")) == ("repeated_failure", "observe", 2)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(("text", "blocked"), [("HTTP 503 Service Unavailable", 7), ("403 Forbidden", 6)])
+def test_patient_waits_longer_only_for_what_may_pass(text: str, blocked: int, resumed: bool) -> None:
+    run = Run(only("repeated_failure", preset="patient"), resumed=resumed)
+    found = [run("fetch", {"n": n}, text) for n in range(10)]
+    assert first_at(actions(found))["block"] == blocked
+
+
+# -- stagnation -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "found"), [(31, {}), (32, {"observe": 4, "steer": 6})])
+def test_the_same_result_has_to_say_something(size: int, found: dict[str, int]) -> None:
+    words = ["invoice", "order", "parcel", "refund", "coupon", "claim", "letter", "note"]
+    run = Run(only("stagnation"))
+    seen = [run("read_record", {"subject": word}, "abcdefgh" * (size // 8) + "x" * (size % 8)) for word in words]
+    assert first_at(actions(seen)) == found
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [f"Report of 2026-11-30T10:00:0{n}Z: nothing in stock anywhere." for n in range(8)],
+        [f"{first}\n{second}" for first, second in [("red shoes, size 40", "blue shoes, size 41")] * 4],
+        [("one\ntwo\nthree lines of stock", "three lines of stock\ntwo\none")[n % 2] + " " * 8 for n in range(8)],
+    ],
+    ids=["times", "equal", "order"],
+)
+def test_near_identical_needs_results_alike_but_not_to_the_letter(results: list[str]) -> None:
+    run = Run(only("stagnation"))
+    found = [run("lookup_stock", {"query": "x", "attempt": n}, result) for n, result in enumerate(results)]
+    assert first_at(actions(found))["block"] == 4
+
+
+@pytest.mark.parametrize(("second", "ends"), [("no route to host", False), ("403 Forbidden", True)])
+def test_near_identical_failures_have_to_be_alike(second: str, ends: bool) -> None:
+    run = Run(only("stagnation"))
+    for number in range(2):
+        run("lookup_stock", {"query": "x", "attempt": number}, f"Error: no route to host (try {number})", failed=True)
+    run("lookup_stock", {"query": "x", "attempt": 2}, f"Error: {second} (try 2)", failed=True)
+    after = run("lookup_stock", {"query": "x", "attempt": 3}, "Error: no route to host (try 3)", failed=True)
+    assert (shown(after) == ("stagnation", "block", 4)) is not ends
+
+
+def test_rounds_without_news_are_several_things_with_results() -> None:
+    run = Run(only("stagnation"))
+    run.news()
+    found = [run(f"find_{n % 5}", {"n": n}, "not found") for n in range(14)]
+    verdict = found[12].verdict
+    assert verdict is not None
+    assert (verdict.evidence["rounds"], verdict.evidence["since_round"]) == (12, 2)
+    alone = Run(only("stagnation"))
+    alone.news()
+    assert first_at(actions([alone("find", {"n": 1}, "not found") for _ in range(20)])) == {}
+    silent = Run(only("stagnation"))
+    silent.news()
+    for number in range(8):
+        silent(f"find_{number % 5}", {"n": number}, "not found")
+    assert first_at(actions([silent(f"find_{n % 5}", {"n": n}, NOTHING) for n in range(8, 24)])) == {}
+
+
+# -- searches -------------------------------------------------------------------------------------------------------
+
+
+def searched(*queries: str) -> list[tuple[str, str | None, int] | None]:
+    run = Run(only("rephrased_search"))
+    return [shown(run("web_search", {"query": query}, NOTHING)) for query in queries]
+
+
+def test_a_quarter_of_new_keywords_is_a_new_search() -> None:
+    first = "alpine glacier melting records"
+    assert searched(first, "alpine glacier melting velocity") == [None, None]
+    assert searched(f"{first} europe", "alpine glacier melting records velocity") == [None, None]  # a first repeat
+    again = searched(
+        f"{first} europe", "alpine glacier records europe velocity", "glacier records europe melting velocity"
+    )
+    assert again[-1] == ("rephrased_search", "steer", 2)
+
+
+def test_a_search_repeated_says_since_when() -> None:
+    run = Run(only("rephrased_search"))
+    run("web_search", {"query": "one thing entirely"}, NOTHING)
+    run("web_search", {"query": "alpine glacier melting"}, NOTHING)
+    run("web_search", {"query": "melting glacier alpine"}, NOTHING)
+    verdict = run("web_search", {"query": "glacier alpine melting"}, NOTHING).verdict
+    assert verdict is not None
+    evidence = verdict.evidence
+    assert (evidence["repeats"], evidence["keywords"], evidence["new_keywords"]) == (2, 3, 0)
+    assert evidence["since_round"] == 3
+
+
+# -- saved state ----------------------------------------------------------------------------------------------------
+
+SCRIPTS: dict[str, list[Any]] = {
+    "cycle": [A, B] * 3,
+    "repeated_failure": [(f"fetch_{n % 3}", {"n": n}, "connection refused") for n in range(6)],
+    "stagnation": [
+        *(("lookup_stock", {"query": "x", "attempt": n}, LONG) for n in range(3)),
+        *(("read_record", {"subject": word}, LONG) for word in ("invoice", "order", "parcel")),
+        *(("edit_file", {"path": "a", "old_string": o, "new_string": n}, "done") for o, n in ("xy", "yx", "xy")),
+        *(("read_file", {"path": "b", "offset": n * 10, "limit": 10}, f"{n} {LONG}") for n in (0, 1, 0)),
+    ],
+    "rephrased_search": [
+        ("web_search", {"query": query}, "red blue green yellow stones")
+        for query in ("alpine glacier melting", "melting glacier alpine", "glacier alpine melting")
+    ],
+    "repeated_call": [A, A, B, A],
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_is_saved_and_taken_up_is_saved_alike(name: str) -> None:
+    run = Run(only(name))
+    for call in SCRIPTS[name]:
+        run.round(call)
+    run.session.begin_round([])
+    state = json.loads(json.dumps(run.session.save()))
+    again = run.guard.session(state=state).save()
+    assert again["detectors"] == state["detectors"]
+    assert again["detectors"][name]
+    assert not run.guard.faults.counts
