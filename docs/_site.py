@@ -15,7 +15,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "corpus/README.md")
+PAGES = ("README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "corpus/README.md")
 COPIED = (".md", ".py", ".toml", ".mjs", ".json")
 """Of `examples/`, files that are shown or can be looked at."""
 
