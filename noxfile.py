@@ -42,9 +42,11 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Types, strictly."""
+    """Types, strictly: of the project, and of what its users write."""
     session.install("-e", ".[dev]")
     session.run("mypy")
+    session.run("mypy", "tests/typing")
+    session.run("pyright")
 
 
 @nox.session

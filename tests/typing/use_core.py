@@ -44,7 +44,8 @@ def make() -> LoopGuard:
         LoopGuard("openrouter"),
         LoopGuard({"limits": {"turns": 40}}),
         LoopGuard(Policy(preset="patient", limits={"cost": "0.50"}), on_end=lambda event: print(event.reason)),
-        LoopGuard.from_file("loopguard.toml", on_loop=lambda event: Action.OBSERVE),
+        LoopGuard("default", on_loop=lambda event: Action.OBSERVE),
+        LoopGuard.from_file("loopguard.toml", on_end=print),
         as_guard(None),
     ]
     assert_type(as_guard("strict"), LoopGuard)

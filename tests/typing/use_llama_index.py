@@ -37,7 +37,7 @@ async def guarded(llm: LLM, watch: LoopGuard) -> Verdict | None:
     assert_type(agent, FunctionAgent)
     workflow = guard(AgentWorkflow.from_tools_or_functions([look], llm=llm), watch)
     assert_type(workflow, AgentWorkflow)
-    handler = agent.run("hello")
+    handler = agent.run(user_msg="hello")
     try:
         async for event in handler.stream_events():
             if isinstance(event, LoopDetectedEvent):
