@@ -149,7 +149,8 @@ def patch(module: ModuleType, tree: ast.Module) -> None:
             take_class(real, value)
         elif not inspect.ismodule(value):
             for user in list(sys.modules.values()):  # also those that imported it by name
-                if getattr(user, "__name__", "").startswith("loopguard_core") and vars(user).get(name, ...) is real:
+                ours = str(getattr(user, "__file__", "")).startswith(str(ROOT))
+                if ours and vars(user).get(name, ...) is real:
                     setattr(user, name, value)
 
 

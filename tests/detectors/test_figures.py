@@ -126,6 +126,78 @@ def test_of_failures_all_must_be_passing_ones(second: str, blocked: int) -> None
     assert first_at(actions(found))["block"] == blocked
 
 
+def test_however_long_a_cycle_goes_on_the_model_is_told_once() -> None:
+    policy = only("cycle")
+    policy["detectors"]["cycle"]["ladder"] = {"block": False, "stop": False}
+    run = Run(policy)
+    told = 0
+    for step in range(160):
+        run.round([A, B][step % 2])
+        told += len(run.session.before_model_call().steer)
+        run.session.after_model_call()
+    assert told == 1
+
+
+# -- repeated calls -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_summary_spares_a_count_once_a_streak(resumed: bool) -> None:
+    run = Run(only("repeated_call"), resumed=resumed)
+    run.round(A)
+    streaks = []
+    for _ in range(4):
+        run.session.compacted()
+        streaks.append(run.round(A)[0].streak)
+    assert streaks == [1, 2, 3, 4]
+    assert run("get_price", {"of": "x"}, "12").streak == 1
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_results_that_are_never_the_same_are_counted(resumed: bool) -> None:
+    run = Run(only("repeated_call"), resumed=resumed)
+    found = [run("get_quote", {"of": "x"}, f"The {word} quote") for word in "red blue green pink grey gold".split()]
+    # That the first two differ is only known once the second is there.
+    assert [decision.streak for decision in found] == [1, 2, 1, 1, 1, 1]
+    assert first_at(actions(found[2:])) == {"observe": 4}
+    verdict = found[-1].verdict
+    assert verdict is not None
+    assert (verdict.evidence["rounds"], verdict.evidence["different_results"]) == (6, 5)
+
+
+def test_what_a_mutation_returns_anew_is_its_work() -> None:
+    run = Run(only("repeated_call"))
+    words = "red blue green pink grey gold black".split()
+    found = [run("create_ticket", {"of": "x"}, f"Made the {word} ticket") for word in words]
+    assert first_at(actions(found[2:])) == {}
+
+
+def test_the_model_is_told_by_what_came_back() -> None:
+    told = set()
+    for result in ("text of a", "Error: no such file", "[]"):
+        run = Run(only("repeated_call"))
+        told.add([run("read_file", {"path": "a"}, result).message for _ in range(3)][-1])
+    assert len(told) == 3
+    assert None not in told
+
+
+@pytest.mark.parametrize(("text", "blocked"), [("HTTP 503", 6), ("HTTP 404 Not Found", 3), ("Error: it is broken", 3)])
+def test_patient_waits_longer_for_the_same_call_only_where_it_may_pass(text: str, blocked: int) -> None:
+    run = Run(only("repeated_call", preset="patient"))
+    found = [run("fetch_page", {"url": "u"}, text) for _ in range(8)]
+    assert first_at(actions(found))["block"] == blocked
+
+
+def test_a_streak_ends_where_the_world_changed_and_counts_on_where_it_did_not() -> None:
+    run = Run(only("repeated_call"))
+    run.round(A)
+    assert run.round(A)[0].streak == 2
+    run("write_file", {"path": "c", "content": "new"}, "wrote 1 line")
+    assert run.round(A)[0].streak == 1
+    run("look_around", {}, "nothing")
+    assert run.round(A)[0].streak == 2
+
+
 # -- failures -------------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +304,39 @@ def test_a_quarter_of_new_keywords_is_a_new_search() -> None:
         f"{first} europe", "alpine glacier records europe velocity", "glacier records europe melting velocity"
     )
     assert again[-1] == ("rephrased_search", "steer", 2)
+
+
+def test_a_quarter_of_new_keywords_again_and_again_is_none_either() -> None:
+    assert (
+        searched(*(f"alpine glacier melting {word}" for word in "records velocity satellite history".split()))
+        == [None] * 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("results", "told", "resumed"),
+    [
+        (["red blue green"] * 4, True, False),
+        (["red blue green"] * 4, True, True),
+        # What comes back in the round a run is saved in is not known after it, and what is not known counts.
+        (["red", "blue", "green", "pink"], False, False),
+    ],
+)
+def test_a_little_new_counts_where_results_overlap(results: list[str], told: bool, resumed: bool) -> None:
+    run = Run(only("rephrased_search"), resumed=resumed)
+    base = "alpine glacier melting records satellite"
+    found = []
+    for word, result in zip("history velocity europe summer".split(), results, strict=True):
+        page = json.dumps([{"title": f"{name} stones", "url": f"https://x.example/{name}"} for name in result.split()])
+        found.append(run("web_search", {"query": f"{base} {word}"}, page))
+    assert bool(first_at(actions(found))) is told
+
+
+def test_the_shared_retry_is_saved() -> None:
+    run = Run(only("rephrased_search", preset="dsh"), resumed=True)
+    queries = ("alpine glacier melting", "melting glacier alpine", "glacier alpine melting", "glacier melting alpine")
+    found = [run("web_search", {"query": query}, NOTHING) for query in queries]
+    assert first_at(actions(found)) == {"steer": 2, "stop": 3}
 
 
 def test_a_search_repeated_says_since_when() -> None:
