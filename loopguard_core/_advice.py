@@ -75,6 +75,10 @@ ADVICE: Mapping[str, Advice] = MappingProxyType(
             "Guessing at the arguments takes many rounds.",
             "Look up what the tool accepts, give every required field at once, or use another tool.",
         ),
+        "repeated_failure.put_right": Advice(
+            "Guessing at the arguments takes many rounds.",
+            "Look up what the tool accepts, give every required field at once, or use another tool.",
+        ),
         "repeated_failure.not_found": Advice(
             "What is looked for does not seem to be there.",
             f"List what there is, check the name with the user or another tool, {_EXPLAIN}.",
@@ -107,6 +111,15 @@ ADVICE: Mapping[str, Advice] = MappingProxyType(
             "Going on like this uses up time and money and finds nothing.",
             f"Name what is still missing and the single step that would bring it, take that step, {_EXPLAIN}.",
         ),
+        "stagnation.unmoved": Advice(
+            "None of the changes in between touched its cause.",
+            "Read what it says and find the line it is about before the next change, undo what did not help,"
+            f" {_EXPLAIN}.",
+        ),
+        "stagnation.planning": Advice(
+            "A plan moves nothing by itself.",
+            f"Take its first step now, {_EXPLAIN}.",
+        ),
         "stagnation.pages": Advice(
             "These parts were read before and have not changed.",
             f"Search for the place instead of paging, work from what you read, {_EXPLAIN}.",
@@ -122,6 +135,10 @@ ADVICE: Mapping[str, Advice] = MappingProxyType(
         "rephrased_search": Advice(
             "Other words for the same question find the same sources.",
             f"Open one of the results, ask about a part that is still missing, {_EXPLAIN}.",
+        ),
+        "rephrased_search.same_results": Advice(
+            "The search has shown what it has.",
+            f"Open one of the results, search somewhere else, {_EXPLAIN}.",
         ),
         "text_repetition": Advice(
             "Nothing new was being said.",

@@ -22,8 +22,8 @@ def _repeated_call(policy: Policy, history: History, _: Retries) -> Detector:
     return RepeatedCall(policy.lowest_rung(RepeatedCall.name), history if policy.outcomes == "aware" else None)
 
 
-def _rephrased_search(policy: Policy, _: History, retries: Retries) -> Detector:
-    return RephrasedSearch(retries=retries if policy.preset == "dsh" else None)
+def _rephrased_search(policy: Policy, history: History, retries: Retries) -> Detector:
+    return RephrasedSearch(history=history, retries=retries if policy.preset == "dsh" else None)
 
 
 def _text_repetition(policy: Policy, _: History, retries: Retries) -> Detector:

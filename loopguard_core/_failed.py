@@ -11,7 +11,16 @@ _HEAD = 256
 _JSON_LIMIT = 64 * 1024
 _FAILED_WORDS = frozenset({"error", "failed", "failure"})
 _EXIT_CODES = ("exit_code", "exitCode", "returncode", "return_code", "exit_status")
-_TAIL = 400
+_TAIL = 600
+_EXIT_CODE = re.compile(
+    r"\b(?:exit|exited|return)(?:ed)?(?: with)?(?: exit)?(?: code| status)?:? -?[1-9]", re.IGNORECASE
+)
+_CAUSE = re.compile(
+    r"no space left|disk quota exceeded|out of memory|cannot allocate memory|permission denied|operation not permitted"
+    r"|connection (?:refused|reset|timed out)|could not resolve|name resolution|network is unreachable|timed out"
+    r"|too many requests|rate limit|unauthorized|authentication failed|access denied|certificate verify failed",
+    re.IGNORECASE,
+)
 # The last line of a longer output, where installers and compilers say what went wrong.
 _FAILURE_END = re.compile(r"(?:error|fatal)\b[^\n]{0,20}: |(?-i:ERROR|FATAL) |.{0,40}\[errno -?\d+\]", re.IGNORECASE)
 _HTTP_ERROR = 400
@@ -23,6 +32,13 @@ _ERROR_TEXT = re.compile(
     r"|(?!no |zero |without )(?:[\w-]{1,24} ){1,3}error(?: code)?\s?[:(#-]?\s?(?:-?\d|:|$)"
     r"|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]"
     r"|traceback \(most recent call last\))",
+    re.IGNORECASE,
+)
+_NOTHING_DONE = re.compile(
+    r"\bnot found\b|\bno (?:exact )?match(?:es)?\b|\b(?:did|does) not (?:match|exist|appear)\b"
+    r"|\bno (?:changes|occurrences|replacements|edits) (?:were |was )?(?:made|applied|found)"
+    r"|\b0 (?:replacements|changes)\b"
+    r"|\bnothing (?:was |to )?(?:changed?|replaced?|commit)\b",
     re.IGNORECASE,
 )
 # What shells, HTTP libraries and tool runners write that does not say "error", at the beginning of a text or after the
@@ -54,6 +70,17 @@ _FAILURE_LINE = re.compile(
     r"|[^\n]{0,60}\b(?:validation failed|validation error|is not a valid tool)\b",
     re.IGNORECASE,
 )
+
+
+def nothing_done(output: Any) -> bool:
+    """Whether what a call that changes things returned says that it changed nothing: that is a failure of such a call.
+
+    Its first line says "not found", "no match", "no changes", "0 replacements" or the like.
+    """
+    if not isinstance(output, str):
+        return False
+    head = output[:_HEAD].lstrip()
+    return _NOTHING_DONE.search(head.partition("\n")[0]) is not None
 
 
 def judge_error(output: Any) -> bool:
@@ -91,6 +118,14 @@ def judge_error(output: Any) -> bool:
 
 def _ends_in_failure(text: str) -> bool:
     tail = text[-_TAIL:].rstrip()
+    code = False
+    # What a tool runner writes below the output, in brackets: where it ran, and the code the program left with.
+    while tail.endswith("]") and (start := tail.rfind("\n") + 1) and tail[start] == "[":
+        code = code or _EXIT_CODE.search(tail, start) is not None
+        tail = tail[:start].rstrip()
+    # A code alone says little (tests failed, no line matched), and much beside a cause that lies outside the program.
+    if code and _CAUSE.search(tail):
+        return True
     return _FAILURE_END.match(tail, tail.rfind("\n") + 1) is not None
 
 

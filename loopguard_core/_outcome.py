@@ -36,7 +36,7 @@ _SHORT = 240
 _NOTHING = 64
 _TELLING_LINE = 16
 _MAX_SIZE = 1_000_000
-_SAYS_UNCHANGED, _IS_EMPTY, _IS_PENDING, _IS_FINISHED = 1, 2, 4, 8
+_SAYS_UNCHANGED, _IS_EMPTY, _IS_PENDING, _IS_FINISHED, _SAYS_FAILING = 1, 2, 4, 8, 16
 
 # An answer in words that nothing changed. Only short ones count: a long text says more than that.
 _UNCHANGED = re.compile(
@@ -99,6 +99,19 @@ _EMPTY = re.compile(
 )
 
 
+# An object that holds nothing where it would hold what was found.
+_FOUND_NOTHING = re.compile(
+    r'"(?:matches|results?|hits|items|rows|records|entries|documents|data|found|alerts|findings|events|users|files)"'
+    r"\s*:\s*(?:\[\s*\]|\{\s*\}|null|0\b|\"\")"
+)
+_FAILING = re.compile(
+    r"(?<![\w-])(?<!\b0 )(?<!no )(?<!without )(?:fail(?:s|ed|ing|ures?)?|errors?)(?![\w-])"
+    r"(?!\"?\s*[:=]\s*(?:0\b|\[\s*\]|null|none|false|\"\"))|\w(?:Error|Exception)\b"
+    r"|[\u2717\u2718\u2715\u274c]|失败|错误|失敗|エラー",
+    re.IGNORECASE,
+)
+
+
 class Change(enum.StrEnum):
     """An outcome against the last one of the same identity."""
 
@@ -125,10 +138,8 @@ class Result:
         digest: Hash of the result and of whether it failed.
         failed: Whether it was an error.
         failure: What kind of failure it is; None for a success.
-        alone: False for what several calls of one identity returned.
     """
 
-    alone = True
     __slots__ = ("_facts", "_masked", "_masker", "_packed", "_text", "digest", "failed", "failure", "size")
 
     def __init__(self, text: str, failed: bool, masker: MasksText | None, echoes: Sequence[str] = ()) -> None:
@@ -215,9 +226,14 @@ class Result:
         return Change.CHANGED
 
     @property
+    def alone(self) -> bool:
+        """False for what several calls of one identity returned."""
+        return self.digest[1:2] != _JOINED
+
+    @property
     def empty(self) -> bool:
         """An empty or negative answer: nothing, `[]`, "not found", "0 results"."""
-        if self._facts is None and self.size > 2 * _NOTHING:
+        if self._facts is None and self.size > PLAIN:
             return False
         return bool(self._known_facts() & _IS_EMPTY)
 
@@ -225,6 +241,11 @@ class Result:
     def pending(self) -> bool:
         """Whether it says that something is not done yet."""
         return bool(self._known_facts() & _IS_PENDING)
+
+    @property
+    def failing(self) -> bool:
+        """Whether it is a failure, or speaks of one: of tests, checks, a build."""
+        return self.failed or bool(self._known_facts() & _SAYS_FAILING)
 
     @property
     def finished(self) -> bool:
@@ -267,6 +288,10 @@ def _facts(text: str) -> int:
     facts = _SAYS_UNCHANGED if short and _has(_NEEDS_UNCHANGED, words) and _UNCHANGED.search(text) else 0
     if len(text) <= 2 or (len(text) <= 2 * _NOTHING and _EMPTY.match(text)):  # "", "[]", "{}"
         facts |= _IS_EMPTY
+    if head[:1] == "{" and len(text) <= PLAIN and _FOUND_NOTHING.search(head):
+        facts |= _IS_EMPTY
+    if _FAILING.search(head) or (len(text) > PLAIN and _FAILING.search(text[-PLAIN:])):
+        facts |= _SAYS_FAILING
     ended = _has(_NEEDS_FINISHED, words) and _FINISHED.search(head) is not None
     pending = _has(_NEEDS_PENDING, words)
     if pending and (_PENDING_FIELD.search(head) or (short and not ended and _PENDING_TEXT.search(text))):
@@ -333,16 +358,19 @@ def _picked(output: Any, result_key: Any) -> Any:
     return picked or output  # a result without any of the fields is an error message, say
 
 
+_JOINED = "+"  # no digit of a hash
+
+
 class _Several(Result):
     """What several calls of one identity returned in one round, as a set."""
 
-    alone = False
     __slots__ = ("_parts",)
 
     def __init__(self, parts: Sequence[Result]) -> None:
         super().__init__("", any(part.failed for part in parts), None)
         self._parts: Sequence[Result] = parts
-        self.digest = ("!+" if self.failed else "=+") + _hash("\n".join(sorted({part.digest for part in parts})))
+        digests = sorted({part.digest for part in parts})
+        self.digest = ("!" if self.failed else "=") + _JOINED + _hash("\n".join(digests))
         self.failure = parts[-1].failure
         self._text = None
 

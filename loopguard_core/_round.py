@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from loopguard_core._bounded import bounded_key, call_key, short_text
-from loopguard_core._failed import judge_error
+from loopguard_core._failed import judge_error, nothing_done
 from loopguard_core._failures import words_of
 from loopguard_core._outcome import Result, combine, is_own_words, text_of
 from loopguard_core._search_results import result_signature
@@ -92,7 +92,7 @@ class OpenRound:
             slot = slot.next
         slot.answered = True
         if not is_own_words(output):
-            slot.result = self._result(slot.call, output, judge_error(output) if is_error is None else is_error)
+            slot.result = self._result(slot.call, output, _failed(slot.call, output) if is_error is None else is_error)
         return True
 
     def _result(self, call: ObservedCall, output: Any, failed: bool) -> Result:
@@ -157,6 +157,10 @@ class OpenRound:
             raise ValueError("not a saved round") from error
         self._calls, self._slots = list(calls.values()), restored._slots
         self._spare = 0
+
+
+def _failed(call: ObservedCall, output: Any) -> bool:
+    return judge_error(output) or ("mutates" in call.traits and nothing_done(output))
 
 
 def _saved(call: ObservedCall) -> list[Any]:

@@ -54,6 +54,11 @@ _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _MAX_NAME = 256
 _MAX_QUERY = 4096
 _SHORT_WORD = 3
+# How a search is made, and not where.
+_KNOBS = frozenset(
+    """depth search_depth sort sort_by order order_by limit top_k topk k n num count max_results num_results format
+    output_format mode safesearch safe_search include_answer include_raw_content""".split()
+)
 _MOST_PLACE = 80
 _PLACE_WORDS = 2
 _FIRST_EAST_ASIAN = "\u3040"
@@ -112,7 +117,12 @@ def read_search(tool: str, key: str, arguments: Any, fields: Iterable[str] | Non
         if _is_paging(name[:_MAX_NAME]):
             pages.append(f"{name}={str(value)[:MAX_PAGE] if isinstance(value, str | int | float) else ''}")
         # A short text says where to search. Numbers say how much, longer texts say why.
-        elif type(value) is str and len(value) <= _MOST_PLACE and value.count(" ") < _PLACE_WORDS:
+        elif (
+            type(value) is str
+            and len(value) <= _MOST_PLACE
+            and value.count(" ") < _PLACE_WORDS
+            and name.lower() not in _KNOBS
+        ):
             places.append(f"{name}={value}")
     if places:
         key = f"{key}/{crc32(';'.join(sorted(places)).encode('utf-8', 'surrogatepass')):08x}"

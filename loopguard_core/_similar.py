@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import xxhash
@@ -124,6 +124,16 @@ def thought_again(before: Any, after: Any) -> bool:
 def _longest_text(arguments: Any) -> str:
     values = arguments.values() if isinstance(arguments, Mapping) else ()
     return max((value for value in values if isinstance(value, str)), key=len, default="")
+
+
+def texts_in(value: Any, depth: int = 0) -> Iterator[str]:
+    """The texts in arguments, however deep, four levels at most."""
+    if isinstance(value, str):
+        yield value
+    elif depth < _DEPTH:
+        parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        for part in parts:
+            yield from texts_in(part, depth + 1)
 
 
 def _same_items(before: Any, after: Any) -> bool:

@@ -62,6 +62,11 @@ _UI_WORDS = frozenset(
 _THINKING_WORDS = frozenset(
     """think thinking thought thoughts sequentialthinking reflect reflection reasoning ponder brainstorm""".split()
 )
+_PLAN_WORDS = frozenset("plan plans todo todos checklist".split())
+_EDITING_WORDS = frozenset("replace edit write patch insert rewrite".split())
+_DEED_KEYS = ("command", "action", "operation", "op", "mode", "method")
+_DEED = re.compile(r"[a-zA-Z]+(?:[_-][a-zA-Z]+){0,3}")
+_LONGEST_DEED = 32
 _POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
 _READING_ENDS = frozenset("search read get list fetch lookup find query view show".split())
 _WAIT_WORDS = frozenset("sleep wait waits delay pause idle".split())
@@ -117,6 +122,8 @@ class Nature:
         writes_files: Its name says that it writes or edits files or text.
         searches: Its name says that it searches.
         thinks: Its name says that it only takes down what the model thinks.
+        plans: Its name says that it takes down a plan or a list of things to do.
+        deed: An argument may name what is done: `command = "view"`, `action = "create"`.
         mask: Masks the results of its calls.
         mask_mutating: Masks the results of those that change something.
         result_key: Fields of a JSON result that count; empty for all.
@@ -132,6 +139,8 @@ class Nature:
     writes_files: bool = False
     searches: bool = False
     thinks: bool = False
+    plans: bool = False
+    deed: bool = False
     mask: Masker = _MASK
     mask_mutating: Masker = _MASK_MUTATING
     result_key: Any = None
@@ -139,7 +148,7 @@ class Nature:
     @property
     def by_arguments(self) -> bool:
         """Whether the arguments of each call decide."""
-        return (self.shell or self.statement) and not self.declared
+        return (self.shell or self.statement or self.deed) and not self.declared
 
     def of(self, arguments: Any) -> Traits:
         """The traits of one call, where the arguments decide."""
@@ -148,7 +157,7 @@ class Nature:
             if command is not None and self.program and not command.startswith(self.program):
                 command = f"{self.program} {command}"
             return _of_command(command)
-        return _of_statement(arguments) or self.traits
+        return (_of_statement(arguments) if self.statement else None) or _of_deed(arguments) or self.traits
 
     def masker(self, traits: Traits) -> Masker:
         """What masks the results of a call with these traits."""
@@ -201,6 +210,8 @@ def _from_words(plain: str, words: list[str]) -> Nature:
         writes_files=writes_files,
         searches=is_search(plain),
         thinks=bool(_THINKING_WORDS & set(words)),
+        plans=bool(_PLAN_WORDS & set(words)) and "reads" not in traits,
+        deed="reads" not in traits,
     )
 
 
@@ -214,12 +225,26 @@ def _verb(words: list[str], *, ui: bool) -> Traits:
         return READS
     if words[-1] in _READING_ENDS and words[0] not in _MUTATION_WORDS:
         return READS  # `vector_store_search`, `memory_query`
+    if not _EDITING_WORDS.isdisjoint(words):
+        return MUTATES  # `search_replace`, `find_and_replace`
     for word in words:
         if word in _READ_WORDS:
             return READS
         if word in _MUTATION_WORDS:
             return MUTATES
     return MUTATES if ui else UNKNOWN
+
+
+def _of_deed(arguments: Any) -> Traits | None:
+    """What an argument says is done; None if none does."""
+    if type(arguments) is not dict:
+        return None
+    for key in _DEED_KEYS:
+        deed = arguments.get(key)
+        if type(deed) is str and len(deed) <= _LONGEST_DEED and _DEED.fullmatch(deed):
+            words = _plain(deed).split("_")
+            return _verb(words, ui=not _UI_WORDS.isdisjoint(words)) or None
+    return None
 
 
 def annotated(annotations: Mapping[str, Any]) -> Traits | None:

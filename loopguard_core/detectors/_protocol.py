@@ -50,6 +50,7 @@ class Past:
         last: Round in which it was last asked for.
         times: Rounds that asked for it.
         changes: Outcomes in a row that differed from the one before.
+        same: Outcomes in a row that did not, whatever was changed in between.
         news: Rounds with news in the session, up to and with its last round.
         refused: True if it was refused the last time.
         polling: True if it was a poll when it was last asked for.
@@ -68,6 +69,7 @@ class Past:
         "polling",
         "refused",
         "result",
+        "same",
         "times",
         "tool",
     )
@@ -75,7 +77,7 @@ class Past:
     def __init__(self, number: int, tool: str) -> None:
         self.tool = tool
         self.first = self.last = number
-        self.times = self.changes = self.news = 0
+        self.times = self.changes = self.same = self.news = 0
         self.refused = self.polling = self.moving = False
         self.result: Result | None = None
         self.earlier: list[tuple[str | None, int]] = []
@@ -96,6 +98,7 @@ class Past:
             `back` for a change to what was there before; otherwise `change`.
         """
         before, self.result = self.result, result
+        self.same = self.same + 1 if change in (Change.SAME, Change.VOLATILE) else 0
         if change is not Change.CHANGED or before is None:
             return change
         self.moving = bool(_MOVES.search((result.text or "")[:_KEPT]))
@@ -111,7 +114,7 @@ class Past:
     def save(self) -> list[Any]:
         """As plain JSON."""
         kept = None if self.result is None else self.result.save()
-        numbers = [self.first, self.last, self.times, self.changes, self.news]
+        numbers = [self.first, self.last, self.times, self.changes, self.news, self.same]
         return [self.tool, numbers, self.refused + 2 * self.polling, kept, [list(row) for row in self.earlier]]
 
     @classmethod
@@ -123,7 +126,7 @@ class Past:
         """
         tool, numbers, flags, kept, earlier = state
         past = cls(0, short_text(tool))
-        past.first, past.last, past.times, past.changes, past.news = map(count, numbers)
+        past.first, past.last, past.times, past.changes, past.news, past.same = map(count, numbers)
         past.earlier = [(short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:]]
         past.refused, past.polling = bool(flags & 1), bool(flags & 2)
         past.result = None if kept is None else Result.restored(kept)

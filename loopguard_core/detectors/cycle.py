@@ -8,7 +8,7 @@ fires at the request that would complete a lap.
 |---|---|
 | (none) | nothing new came up between the laps |
 | `gapped` | other rounds between brought news: no proof of a loop |
-| `interleaved` | a single call again and again, with news between |
+| `interleaved` | one or two steps again and again, with news between |
 | `poll` | half of it and more asks for something that is not done yet |
 """
 
@@ -29,6 +29,7 @@ MAX_PERIOD = 8
 """Rounds of the longest lap that is looked for. Source: section 5 of the design."""
 
 _MAX_BEGINNINGS = 8
+_FEW_STEPS = 2  # a check or two after each piece of work are a habit
 _MOST_STEPS = 2  # to one of them that asks for something not done yet: a longer lap is work, and no waiting
 
 Token = tuple[Request, ...]
@@ -105,7 +106,7 @@ class Cycle(Detector):
         if sum(past is not None and past.polling for past in members) * _MOST_STEPS >= len(members):
             return "poll"
         if news:
-            return "interleaved" if period == 1 else "gapped"
+            return "interleaved" if period <= _FEW_STEPS else "gapped"
         failures = [past.result.failure for past in members if past is not None and past.result is not None]
         known = [failure for failure in failures if failure is not None]
         return "transient" if known and all(failure.transient for failure in known) else None

@@ -9,7 +9,8 @@ seen when results are recorded and judged at the next request.
 |---|---|
 | (none) | one tool, nothing new in between |
 | `interleaved` | one tool, and other calls brought news in between: no proof of a loop |
-| `varied` | one tool, and each time something else was wrong with the arguments: they may be on their way to right |
+| `varied` | one tool, and now this, now that was wrong with the arguments |
+| `put_right` | one tool, and each time something else was wrong with the arguments: they are on their way to right |
 | `not_found` | different things looked for and not found: each is an answer |
 | `transient` | what may pass by itself; has a row of its own only in preset `patient` |
 | `cross_tool` | one root across tools |
@@ -30,6 +31,7 @@ from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, Obser
 MAX_TOOLS = 16
 """Failing tools remembered; those that failed longest ago go first."""
 
+_MAX_SHAPES = 8
 _SHARED = frozenset({*TRANSIENT, "auth", "resource"})
 """Roots that lie outside a tool, so that several tools can fail for one of them."""
 
@@ -55,7 +57,7 @@ class _Row:
         since: Round of the first.
         last: Round of the last.
         seen: What failed: identities of one tool, or tools of one root. At most three are told apart.
-        shapes: How often the text differed in more than what varies, and 1.
+        shapes: How the failures looked, each way once; eight are told apart.
         news: Rounds with news in the session when it began.
     """
 
@@ -66,7 +68,7 @@ class _Row:
         self.rounds = 1
         self.since = self.last = number
         self.seen: list[str] = []
-        self.shapes = 1
+        self.shapes = [failure.shape]
         self.news = news
 
     def see(self, names: Sequence[str]) -> None:
@@ -81,7 +83,8 @@ class _Row:
     def restored(cls, state: Any) -> _Row:
         failure, rounds, since, last, seen, news, shapes = state
         row = cls(Failure.restored(failure), count(since), count(news))
-        row.rounds, row.last, row.shapes = count(rounds), count(last), count(shapes)
+        row.rounds, row.last = count(rounds), count(last)
+        row.shapes = [short_text(shape) for shape in shapes[:_MAX_SHAPES]]
         row.see([short_text(name) for name in seen[:3]])
         return row
 
@@ -108,6 +111,10 @@ class RepeatedFailure(Detector):
         if finding.kind == "cross_tool":
             failed = f"{finding.streak} rounds in a row failed with several tools, all because of {reason}"
             return f"{failed}; `{tool}` comes next"
+        if finding.evidence.get("again"):
+            return (
+                f"`{tool}` failed {finding.streak} times in the same way with the same arguments, because of {reason}"
+            )
         return f"`{tool}` failed in {finding.streak} rounds in a row with different arguments, because of {reason}"
 
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
@@ -119,6 +126,8 @@ class RepeatedFailure(Detector):
                 evidence = {"root": row.failure.root, "failing_rounds": row.rounds, "since_round": row.since}
                 about = "!" + call.tool_key[:32]
                 findings.append(Finding(row.rounds, row.since, call.identity, self._kind(row), evidence, about=about))
+            elif row is None and (found := _again(call)) is not None:
+                findings.append(found)
         shared = self._shared
         if shared is not None and self._history.last_news > shared.last:
             self._shared = shared = None
@@ -143,8 +152,8 @@ class RepeatedFailure(Detector):
             return "not_found"
         if self._history.news > row.news:
             return "interleaved"
-        if row.failure.root == "validation" and row.shapes > 1:
-            return "varied"
+        if row.failure.root == "validation" and len(row.shapes) > 1:
+            return "put_right" if len(row.shapes) == min(row.rounds, _MAX_SHAPES) else "varied"
         return "transient" if row.failure.transient else None
 
     def close_round(self, calls: Sequence[ObservedCall]) -> None:
@@ -169,7 +178,8 @@ class RepeatedFailure(Detector):
         if row is None or not failure.like(row.failure) or failure.better_than(row.failure):
             row = self._tools[tool] = _Row(failure, self._history.number, self._history.news)
         else:
-            row.shapes += failure.shape != row.failure.shape
+            if failure.shape not in row.shapes and len(row.shapes) < _MAX_SHAPES:
+                row.shapes.append(failure.shape)
             row.rounds, row.last, row.failure = row.rounds + 1, self._history.number, failure
         row.see([call.identity for call in calls])
         self._tools.move_to_end(tool)
@@ -219,6 +229,17 @@ class RepeatedFailure(Detector):
             self._tools = tools
         except TypeError as error:
             raise ValueError("not a saved state of repeated_failure") from error
+
+
+def _again(call: ObservedCall) -> Finding | None:
+    """One call that fails as it did before, though its tool did other things well in between."""
+    past = call.past
+    result = None if past is None else past.result
+    if past is None or result is None or not past.same or result.failure is None or past.polling:
+        return None
+    times = past.same + 1
+    evidence = {"root": result.failure.root, "failing_rounds": times, "since_round": past.first, "again": True}
+    return Finding(times, past.first, call.identity, "interleaved", evidence)
 
 
 def _failure(calls: Sequence[ObservedCall]) -> Failure | None:

@@ -24,6 +24,7 @@ import xxhash
 from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
+from loopguard_core._outcome import Change
 from loopguard_core._search_query import keywords
 from loopguard_core._types import Channel
 from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, ObservedCall
@@ -40,7 +41,8 @@ _CALLS = frozenset({"tool_calls", "tool_use", "function_call", "tool_call"})
 _QUIET_ROUNDS = 2  # rounds without new words after which a repeated lead-in counts
 _SPACE = re.compile(r"\s+")
 _WORD = re.compile(r"[^\W_]+")
-_NEW = 0.25  # share of words not seen before from which on a result is news; as in `rephrased_search`
+_NEW_SAID = 0.25
+_NEW = 0.05  # share of words not seen before from which on a result is news; as in `rephrased_search`
 _MAX_WORDS = 128
 _MAX_ASKED = 8
 _HEAD = 4096
@@ -203,7 +205,7 @@ class RepeatedMessage(Detector):
         hashes = {_hash(word): word for word in words}
         new = [hashes[value] for value in hashes.keys() - frozenset().union(*self._lately)]
         numbers = any(not word.isalpha() and any(map(str.isdigit, word)) for word in new)
-        same = bool(self._lately) and not numbers and len(new) < _NEW * len(hashes)
+        same = bool(self._lately) and not numbers and len(new) < _NEW_SAID * len(hashes)
         if same and new and _fills_in(before, order):
             same = False
         self._reworded.go_on(self._message, same=same)
@@ -219,6 +221,9 @@ class RepeatedMessage(Detector):
             return
         self._asked = asked
         found: set[int] = set()
+        if any(call.outcome is not None and call.outcome.change is Change.CHANGED for call in calls):
+            self._quiet = 0
+            return
         for call in calls:
             text = None if call.outcome is None or call.outcome.result is None else call.outcome.result.text
             found.update(map(_hash, _words(text)))

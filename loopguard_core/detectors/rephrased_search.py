@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from zlib import crc32
 
 from loopguard_core._bounded import count, short_text
+from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._search_query import (
     MAX_KEYWORDS,
@@ -57,31 +58,43 @@ class _Stream:
         page: The page that was asked for last.
     """
 
-    __slots__ = ("asked", "low", "page", "queries", "repeats", "results", "since")
+    __slots__ = ("asked", "low", "news", "page", "queries", "repeats", "results", "since", "stale", "stale_since")
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.queries: list[frozenset[int]] = []
         self.results: list[frozenset[int] | None] = []
         self.low = 0
+        self.stale = self.stale_since = self.news = 0
         self.repeats = 0
         self.since = 0
         self.page = ""
 
-    def next(self, words: frozenset[int], chains: Iterable[tuple[int, ...]], number: int) -> tuple[int, int]:
+    def next(
+        self, words: frozenset[int], chains: Iterable[tuple[int, ...]], number: int, *, worked: bool
+    ) -> tuple[int, int]:
         """Take the next search.
 
         Args:
             words: Its keywords.
             chains: See `without_joints`.
             number: The round.
+            worked: Whether anything else brought news since the last search: then what was found is put to use.
 
         Returns:
             New keywords, and repeats so far if this one is to be reported, else 0.
         """
+        stale = self._stale()
+        if worked:
+            self.stale = 0
+        elif stale and self.results[-1]:  # to find nothing again is an answer of its own
+            self.stale += 1
+            self.stale_since = number if self.stale == 1 else self.stale_since
+        elif stale is False:
+            self.stale = 0
         unknown = set(words.difference(*self.queries))
         new = len(without_joints(unknown, chains) if unknown else unknown)
-        news = self._stale() is False
+        news = stale is False or worked
         reported = 0
         if not self.queries or new >= NEW_SHARE * len(words):
             self.low = self.repeats = 0
@@ -116,6 +129,7 @@ class RephrasedSearch(Detector):
     Args:
         query_fields: Says for a tool which arguments hold its query, so that it is a search whatever its name; none
             of them, so that it is no search; or None, which leaves it to its name and to `QUERY_FIELDS`.
+        history: What the session has seen: other news between two searches means that what was found is put to use.
         retries: Counts what is reported, for detectors that share one retry (preset `dsh`); None counts repeats.
     """
 
@@ -124,15 +138,22 @@ class RephrasedSearch(Detector):
     wakes_on: ClassVar[int] = REPEATS | SEARCHES
 
     def __init__(
-        self, query_fields: Callable[[str], Sequence[str] | None] | None = None, *, retries: Retries | None = None
+        self,
+        query_fields: Callable[[str], Sequence[str] | None] | None = None,
+        *,
+        history: History | None = None,
+        retries: Retries | None = None,
     ) -> None:
         self._query_fields = query_fields
+        self._history = history
         self._retries = retries
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._running: dict[str, str] = {}
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """How many searches in a row had little new."""
+        if finding.kind == "same_results":
+            return f"the last {finding.streak} searches with `{tool}` found what earlier ones had found"
         new = finding.evidence.get("new_keywords")
         little = (
             "without a new keyword" if not new else f"with {new} new of {finding.evidence.get('keywords')} keywords"
@@ -166,13 +187,22 @@ class RephrasedSearch(Detector):
         if page != last.page and stream.queries and words <= stream.queries[-1]:
             return ()  # the next page of what was searched before
         self._running.update((call.identity, key) for call, _ in searches)
-        new, repeats = stream.next(words, [chain for _, search in searches for chain in search.chains], number)
+        news = 0 if self._history is None else self._history.news
+        worked, stream.news = news - stream.news > 1, news  # the search itself is one
+        chains = [chain for _, search in searches for chain in search.chains]
+        new, repeats = stream.next(words, chains, number, worked=worked)
         if not repeats:
-            return ()
+            return self._same_results(call, stream)
         evidence = {"repeats": repeats, "keywords": len(words), "new_keywords": new, "since_round": stream.since}
         if self._retries is None:
             return (Finding(repeats, stream.since, identity=call.identity, evidence=evidence),)
         return (Finding(self._retries.take(), number, identity=call.identity, evidence=evidence),)
+
+    def _same_results(self, call: ObservedCall, stream: _Stream) -> Sequence[Finding]:
+        if not stream.stale or self._retries is not None:
+            return ()
+        evidence = {"searches": stream.stale, "since_round": stream.stale_since}
+        return (Finding(stream.stale, stream.stale_since, call.identity, "same_results", evidence),)
 
     def close_round(self, calls: Sequence[ObservedCall]) -> None:
         """Keep what the searches returned, as far as it is wanted for comparing."""
@@ -182,7 +212,9 @@ class RephrasedSearch(Detector):
         for call in calls:
             key = self._running.get(call.identity)
             signature: frozenset[int] | None = getattr(call, "signature", None)
-            if signature is None and call.outcome is not None:
+            if call.outcome is not None and call.outcome.result is not None and call.outcome.result.empty:
+                signature = frozenset()
+            elif signature is None and call.outcome is not None:
                 # Without a signature only equal results are known to overlap.
                 signature = frozenset((crc32(call.outcome.digest.encode()),))
             if key is not None and signature is not None:
@@ -214,7 +246,7 @@ class RephrasedSearch(Detector):
                 key,
                 [_packed(words) for words in stream.queries],
                 [None if entries is None else _packed(entries) for entries in stream.results],
-                [stream.low, stream.repeats, stream.since],
+                [stream.low, stream.repeats, stream.since, stream.stale, stream.stale_since, stream.news],
                 stream.page,
                 stream.asked,
             ]
@@ -231,11 +263,12 @@ class RephrasedSearch(Detector):
         streams: OrderedDict[str, _Stream] = OrderedDict()
         try:
             rows, taken = state
-            for key, queries, results, (low, repeats, since), page, asked in rows[-MAX_STREAMS:]:
+            for key, queries, results, numbers, page, asked in rows[-MAX_STREAMS:]:
                 stream = streams[short_text(key, _STREAM_NAME)] = _Stream()
                 stream.queries = [_unpacked(words, MAX_KEYWORDS) for words in queries[-LOOK_BACK:]]
                 stream.results = [None if r is None else _unpacked(r, MAX_ENTRIES) for r in results[-LOOK_BACK:]]
-                stream.low, stream.repeats, stream.since = count(low), count(repeats), count(since)
+                stream.low, stream.repeats, stream.since, *rest = map(count, numbers)
+                stream.stale, stream.stale_since, stream.news = rest
                 stream.page = short_text(page, MAX_PAGE)
                 stream.asked = [short_text(identity) for identity in asked[-LOOK_BACK:]]
         except TypeError as error:

@@ -5,6 +5,8 @@
 | `near_identical` | rounds that ask for the same thing in other words, with the same result | here |
 | `rephrased` | one message sent again in new words; one thought, or one plan, written down again | here |
 | `same_result` | different arguments, and a result that says something and was there before | here |
+| `unmoved` | one check that fails in the same way, whatever was changed in between | here |
+| `planning` | rounds that do nothing but write a plan, no item of it done | here |
 | `nothing_new` | rounds without any news, waiting left out | here |
 | `pages` | pages that were read before | `_pages` |
 | `undo` | edits that take back an earlier one | `_edits` |
@@ -16,6 +18,7 @@ that change something.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -25,7 +28,7 @@ from loopguard_core._history import History, LastCall
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change, Result
 from loopguard_core._shell import command_in
-from loopguard_core._similar import BESIDE, Likeness, gist, likeness, same_words, thought_again
+from loopguard_core._similar import BESIDE, Likeness, gist, likeness, same_words, texts_in, thought_again
 from loopguard_core.detectors._edits import Edits
 from loopguard_core.detectors._pages import Pages
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, Detector, Finding, ObservedCall, plain_of
@@ -36,6 +39,7 @@ MAX_TOOLS = 16
 MIN_NOTHING_NEW = 12
 _SAYS_SOMETHING = 32  # characters of a result that is more than a yes, a number or "done"
 _HEAD = 24
+_DONE = re.compile(r"^(?:completed?|done|finished|closed)$|\[[xX]\]|[\u2713\u2714\u2705]")
 _LATELY = 3  # rounds within which some result must have come in
 
 
@@ -79,6 +83,8 @@ class Stagnation(Detector):
         self._edits = Edits(history)
         self._from = 0
         self._last_result = 0
+        self._planned = _Row(0, 0, 0)
+        self._done = 0
 
     def describe(self, finding: Finding, tool: str | None) -> str:
         """What stands still."""
@@ -90,6 +96,8 @@ class Stagnation(Detector):
             if finding.evidence.get("thought")
             else f"`{tool}` was asked to send the same thing {times} times in new words",
             "same_result": f"`{tool}` returned the same result {times} times in a row for different arguments",
+            "unmoved": f"`{tool}` fails in the same way for the {times}th time, whatever was changed in between",
+            "planning": f"the last {times} rounds did nothing but write down a plan",
             "nothing_new": f"the last {times} rounds brought nothing new",
             "pages": f"`{tool}` read {times} pages in a row that had been read before",
             "undo": f"`{tool}` took back an earlier edit {times} times",
@@ -111,6 +119,9 @@ class Stagnation(Detector):
             last = history.last_calls.get(call.tool_key)
             if last is not None:
                 self._compare(call, last, number, findings)
+            if (found := _unmoved(call)) is not None:
+                findings.append(found)
+        findings += self._planning(calls, number)
         quiet = number - 1 - max(history.last_news, self._from)
         if (
             quiet >= MIN_NOTHING_NEW
@@ -125,6 +136,17 @@ class Stagnation(Detector):
                 for call in calls
             ]
         return findings
+
+    def _planning(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
+        row = self._planned
+        if not all(call.nature.plans for call in calls):
+            return ()
+        done = sum(_done(call.plain) for call in calls)
+        if row.last != number - 1 or done > self._done:
+            row.length, row.since = 0, number
+        row.length, row.last, self._done = row.length + 1, number, done
+        evidence = {"rounds": row.length, "since_round": row.since}
+        return [Finding(row.length, row.since, call.identity, "planning", evidence, about="!plan") for call in calls]
 
     def _same_row(self, tool: str) -> _Row | None:
         row = self._same.get(tool)
@@ -290,7 +312,10 @@ class Stagnation(Detector):
             [[tool, row.length, row.since, row.last, int(row.varied), row.kind] for tool, row in table.items()]
             for table in (self._near, self._same)
         ]
-        return [rows, self._pages.save(), self._edits.save(), [self._from, self._last_result]]
+        return [rows, self._pages.save(), self._edits.save(), [self._from, self._last_result], self._plan()]
+
+    def _plan(self) -> list[int]:
+        return [self._planned.length, self._planned.since, self._planned.last, self._done]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -299,7 +324,7 @@ class Stagnation(Detector):
             ValueError: Not such a state.
         """
         try:
-            rows, pages, edits, numbers = state
+            rows, pages, edits, numbers, plan = state
             near, same = (
                 OrderedDict(
                     (
@@ -319,9 +344,26 @@ class Stagnation(Detector):
             self._pages.restore(pages)
             self._edits.restore(edits)
             self._from, self._last_result = map(count, numbers)
+            length, since, at, self._done = map(count, plan)
+            self._planned = _Row(length, since, at)
             self._near, self._same = near, same
         except TypeError as error:
             raise ValueError("not a saved state of stagnation") from error
+
+
+def _unmoved(call: ObservedCall) -> Finding | None:
+    past = call.past
+    if past is None or not past.same or past.result is None or past.polling:
+        return None
+    if past.result.failed or not past.result.failing:  # calls that failed are `repeated_failure`'s
+        return None
+    times = past.same + 2  # the first result, those that were equal, and this request
+    return Finding(times, past.first, call.identity, "unmoved", {"times": times, "since_round": past.first})
+
+
+def _done(plan: Any) -> int:
+    """How many items of a plan are done."""
+    return sum(len(_DONE.findall(text)) for text in texts_in(plan))
 
 
 def _failed(last: LastCall) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loopguard_core._failed import judge_error
+from loopguard_core._failed import judge_error, nothing_done
 from loopguard_core._failures import TRANSIENT, Failure, classify, counts_of, root_of, words_of
 
 FAILED: list[Any] = [
@@ -159,7 +159,7 @@ FINE: list[Any] = [
 
 
 def _name(value: Any) -> str:
-    return repr(value)[:40]
+    return repr(value).partition(" object at ")[0][:40]  # an address would be another one in each process
 
 
 @pytest.mark.parametrize("output", FAILED, ids=_name)
@@ -329,3 +329,25 @@ def test_words_a_result_may_echo(tool: str, arguments: Any, words: list[str]) ->
 
 def test_words_are_bounded() -> None:
     assert len(words_of("tool", {str(n): f"value {n}" for n in range(1000)})) <= 32
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "The string to replace was not found in the file. Make sure it matches.",
+        "No match found for old_string",
+        "old_str did not appear verbatim",
+        "0 replacements made",
+        "No changes were made to the file.",
+        "nothing to commit, working tree clean",
+    ],
+)
+def test_a_change_that_changed_nothing(output: str) -> None:
+    assert nothing_done(output)
+
+
+@pytest.mark.parametrize(
+    "output", ["edited", "3 replacements made", "File written.\nnot found: none", {"a": 1}, None, ""]
+)
+def test_a_change_that_was_made(output: Any) -> None:
+    assert not nothing_done(output)

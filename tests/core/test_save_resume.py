@@ -399,3 +399,20 @@ class TestCeiling:
         resumed = through_json(session, guard)
         assert seen(resumed.begin_round(asked)) == seen(session.begin_round(asked))
         assert not guard.faults.counts
+
+
+def test_what_two_calls_returned_is_no_single_failure_after_a_resume_either() -> None:
+    guard = LoopGuard()
+    live = guard.session()
+    call = ToolCall("1", "a", {})
+    live.begin_round([call, ToolCall("2", "a", {})])
+    live.record_result("1", "x")
+    live.record_result("2", ValueError("z"))
+    resumed = through_json(live, guard)
+    decisions = []
+    for session in (live, resumed):
+        for _ in range(2):
+            session.begin_round([call])
+            session.record_result("1", ValueError("z"))
+        decisions.append(session.begin_round([call]))
+    assert decisions[0] == decisions[1]

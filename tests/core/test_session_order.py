@@ -77,6 +77,7 @@ CALLS: dict[str, Callable[[Session], Any]] = {
     "feed_text": lambda s: s.feed_text("text", "reasoning"),
     "end_message": lambda s: s.end_message(),
     "after_model_call": lambda s: s.after_model_call("m", Usage(total_tokens=1), 0.1),
+    "message_restarted": lambda s: s.message_restarted(),
     "model_call_failed": lambda s: s.model_call_failed(TimeoutError()),
     "begin_round": lambda s: s.begin_round([CALL]),
     "begin_round, empty": lambda s: s.begin_round([]),

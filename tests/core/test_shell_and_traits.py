@@ -514,3 +514,24 @@ def test_what_annotations_say(annotations: dict[str, Any], traits: set[str] | No
 @pytest.mark.parametrize("name", ["", "_", "__", "a" * 10_000, "\ud800", "名前", "  ", "." * 300, "get_" * 49])
 def test_an_odd_name_tells_what_it_can(name: str) -> None:
     assert infer(name).traits in (set(), {"reads"})
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "traits"),
+    [
+        ("search_replace", {"old_string": "a"}, "mutates"),
+        ("find_and_replace", {}, "mutates"),
+        ("str_replace_editor", {"command": "view", "path": "a"}, "reads"),
+        ("str_replace_editor", {"command": "create", "path": "a"}, "mutates"),
+        ("str_replace_editor", {"command": "str_replace"}, "mutates"),
+        ("str_replace_editor", {"command": "no such thing at all"}, "mutates"),
+        ("memory", {"command": "view"}, "reads"),
+        ("calendar", {"action": "list_events"}, "reads"),
+        ("calendar", {"action": "create_event"}, "mutates"),
+        ("browser", {"action": "click"}, "mutates"),
+        ("get_items", {"action": "delete"}, "reads"),
+    ],
+)
+def test_an_argument_may_name_what_is_done(tool: str, arguments: dict[str, str], traits: str) -> None:
+    nature = infer(tool)
+    assert traits in (nature.of(arguments) if nature.by_arguments else nature.traits)

@@ -39,21 +39,21 @@ def test_the_default_ladder(period: int, resumed: bool) -> None:
     expected = {"observe": 2 * period, "steer": 3 * period, "block": 4 * period, "stop": 6 * period}
     assert first_at(whole) == expected
     assert shown(decisions[2 * period - 1]) == ("cycle", "observe", 2)
-    # What lies between is passed over, so that the first two steps of the second lap are seen as two laps of two.
-    assert first_at(actions(decisions)) == {**expected, "observe": min(2 * period, period + 2)}
+    # What lies between is passed over, so that the first three steps of the second lap are seen as two laps of three.
+    assert first_at(actions(decisions)) == {**expected, "observe": min(2 * period, period + 3)}
 
 
 def test_a_longer_lap_is_none() -> None:
-    """That its first two steps came again is worth a note, and no more."""
+    """That its first three steps came again is worth a note, and no more."""
     lap = [("read_file", {"path": str(step)}, f"text of {step}") for step in range(9)]
-    assert first_at(actions(laps(Run(CYCLE), lap, 5))) == {"observe": 11}
+    assert first_at(actions(laps(Run(CYCLE), lap, 5))) == {"observe": 12}
 
 
 @pytest.mark.parametrize("start", range(3))
 def test_where_a_lap_begins_makes_no_difference(start: int) -> None:
     run = Run(CYCLE)
     decisions = [run.round([A, B, C][(start + step) % 3])[0] for step in range(20)]
-    assert first_at(actions(decisions)) == {"observe": 5, "steer": 9, "block": 12, "stop": 18}
+    assert first_at(actions(decisions)) == {"observe": 6, "steer": 9, "block": 12, "stop": 18}
 
 
 def test_the_model_is_told_once_in_a_cycle() -> None:
@@ -74,13 +74,14 @@ def test_the_smallest_period_counts() -> None:
 
 
 def test_what_lies_between_is_passed_over_and_makes_it_no_proof() -> None:
-    """Other rounds that bring news: such a cycle is told, and never refused."""
-    run = Run(CYCLE)
-    found = []
-    for _ in range(8):
-        found += [run.round(call)[0] for call in (A, B)]
-        run.news()
-    assert first_at(actions(found)) == {"observe": 4, "steer": 6}
+    """Other rounds that bring news: such a cycle is told, and never refused; one or two steps are told later."""
+    for steps, figures in (((A, B), {"observe": 6, "steer": 10}), ((A, B, C), {"observe": 6, "steer": 9})):
+        run = Run(CYCLE)
+        found = []
+        for _ in range(8):
+            found += [run.round(call)[0] for call in steps]
+            run.news()
+        assert first_at(actions(found)) == figures
 
 
 def test_what_lies_between_without_news_is_passed_over() -> None:

@@ -190,3 +190,54 @@ def test_a_failure_after_rounds_nobody_looked_at_begins_in_its_own_round() -> No
         found.append(run("kubectl", {"cmd": "drain wk-1"}, "error: unable to drain node: global timeout reached: 1m0s"))
         run("sleep", {"seconds": 60}, "ok")
     assert [decision.verdict for decision in found] == [None] * 3
+
+
+def test_one_call_that_fails_again_and_again_while_its_tool_does_other_things_well() -> None:
+    """After 3 observe, after 5 steer: a push that is rejected, and a rebase in between that has nothing to do."""
+    run = Run(FAILURE)
+    found = []
+    for number in range(6):
+        rejected = f"Writing objects: 100%, {number + 9}.45 KiB, done.\nerror: failed to push some refs to 'origin'"
+        found.append(run("Bash", {"command": "git push"}, rejected))
+        run("Bash", {"command": "git pull --rebase"}, "Current branch is up to date.")
+    assert first_at(actions(found)) == {"observe": 4, "steer": 6}
+    assert "5 times in the same way with the same arguments" in run.session.before_model_call().steer[-1]
+
+
+def test_arguments_put_right_one_by_one_are_left_alone_for_long() -> None:
+    """Each answer names another field: 4 observe, 12 steer."""
+    run = Run(FAILURE)
+    fields = "nif address province price vat date name retention iban series unit contact".split()
+    found = [
+        run("issue_invoice", {"given": fields[:n]}, f"Error: validation failed: {field} is a required field")
+        for n, field in enumerate(fields)
+    ]
+    assert first_at(actions(found)) == {"observe": 5}
+
+
+def test_below_its_output_a_tool_runner_says_how_a_program_ended() -> None:
+    below = "\n[The command completed with exit code 1.]\n[Current working directory: /work]\n[Command finished]"
+    run = Run(FAILURE)
+    texts = [
+        "Collecting pandas\n  Downloading pandas\nERROR: Could not install: [Errno 28] No space left on device" + below,
+        "Using CPython 3.11\nerror: failed to write to file\n  Caused by: No space left on device (os error 28)"
+        + below,
+        "#7 ERROR: failed to solve: write buildkit: no space left on device" + below,
+    ]
+    found = [run(tool, {"n": n}, text) for n, (tool, text) in enumerate(zip("abc", texts, strict=True))]
+    found += [run("d", {}, "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device")]
+    found += [run("e", {}, "ok")]
+    assert [decision.verdict and decision.verdict.streak for decision in found] == [None, None, None, 3, 4]
+
+
+def test_tests_that_failed_are_no_failure_of_their_tool() -> None:
+    run = Run(FAILURE)
+    found = [
+        run(
+            "execute_bash",
+            {"command": f"pytest -k {n}"},
+            f"F\n1 failed in 0.{n}s\n[The command completed with exit code 1.]",
+        )
+        for n in range(6)
+    ]
+    assert [decision.verdict for decision in found] == [None] * 6

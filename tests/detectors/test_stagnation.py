@@ -485,3 +485,71 @@ def test_lists_in_another_order_are_no_poll_though_something_listed_is_in_progre
 )
 def test_a_mark_between_a_letter_and_a_digit_tells_nothing(one: str, other: str, same: bool) -> None:
     assert (likeness({"id": one}, {"id": other}, mutates=False) == "near") is same
+
+
+TEST = ("run_tests", {"path": "tests/test_rounding.py"}, "1 failed: AssertionError: 10.00 != 10.01")
+
+
+def edited(run: Run, number: int) -> None:
+    run("edit_file", {"path": f"src/part_{number}.py", "old_string": "a", "new_string": f"b{number}"}, "edited")
+
+
+def test_a_check_that_goes_on_failing_whatever_is_changed() -> None:
+    """5 observe, 7 steer: each change began afresh what `repeated_call` counts."""
+    run = Run(STAGNATION)
+    found = []
+    for number in range(9):
+        found.append(run(*TEST))
+        edited(run, number)
+    assert first_at(actions(found)) == {"observe": 5, "steer": 7}
+    assert "whatever was changed" in run.session.before_model_call().steer[-1]
+
+
+def test_a_check_that_goes_on_being_fine_is_none_of_it() -> None:
+    run = Run(STAGNATION)
+    found = []
+    for number in range(12):
+        found.append(run("http_get", {"url": "https://example.org/healthz"}, '{"status": 200, "errors": 0}'))
+        edited(run, number)
+    assert first_at(actions(found)) == {}
+
+
+def test_a_check_whose_failure_changes_begins_afresh() -> None:
+    run = Run(STAGNATION)
+    found = []
+    for number in range(12):
+        found.append(run(TEST[0], TEST[1], f"{12 - number // 3} failed: AssertionError"))
+        edited(run, number)
+    assert first_at(actions(found)) == {}
+
+
+def test_plans_and_no_deeds() -> None:
+    """3 observe, 4 steer: rounds that do nothing but write down a plan, however it is worded."""
+    run = Run(STAGNATION)
+    words = [
+        "Take stock of it",
+        "List what is public",
+        "Review the surface",
+        "Catalogue all items",
+        "Look it over first",
+    ]
+    found = [
+        run(
+            "update_plan",
+            {"plan": [{"step": text, "status": "in_progress"}, {"step": text[::-1], "status": "pending"}]},
+        )
+        for text in words
+    ]
+    assert first_at(actions(found)) == {"observe": 3, "steer": 4}
+
+
+def test_a_plan_beside_work_and_a_plan_that_gets_done() -> None:
+    run = Run(STAGNATION)
+    found = []
+    for number in range(6):
+        found.append(run("update_plan", {"plan": [{"step": f"step {number}", "status": "pending"}]}))
+        run.news()
+    for number in range(6):
+        rows = [{"step": f"step {n}", "status": "completed" if n < number else "pending"} for n in range(6)]
+        found.append(run("update_plan", {"plan": rows}))
+    assert first_at(actions(found)) == {}
