@@ -235,6 +235,35 @@ def test_patient_waits_longer_only_for_what_may_pass(text: str, blocked: int, re
     assert first_at(actions(found))["block"] == blocked
 
 
+@pytest.mark.parametrize(
+    ("text", "streaks"), [("connection refused", [0, 3, 4]), ("SyntaxError: invalid syntax", [0, 0, 2])]
+)
+def test_a_change_elsewhere_mends_files_and_no_network(text: str, streaks: list[int]) -> None:
+    run = Run(only("repeated_failure"))
+    for number in range(2):
+        run("deploy", {"n": number}, text, failed=True)
+    run("write_file", {"path": "c", "content": "new"}, "wrote 1 line")
+    found = [run("deploy", {"n": number}, text, failed=True).verdict for number in range(2, 5)]
+    assert [0 if verdict is None else verdict.streak for verdict in found] == streaks
+
+
+def test_a_success_without_news_does_not_end_what_fails_everywhere() -> None:
+    run = Run(only("repeated_failure"))
+    run("look", {}, "all is well")
+    for number in range(3):
+        run(f"fetch_{number}", {"n": number}, "connection refused")
+    run("look", {}, "all is well")
+    verdict = run("fetch_4", {"n": 4}, "connection refused").verdict
+    assert verdict is not None
+    assert (verdict.streak, verdict.evidence["since_round"]) == (3, 2)
+
+
+def test_one_message_from_several_tools_is_one_failure_whatever_its_kind() -> None:
+    run = Run(only("repeated_failure"))
+    found = [run(f"tool_{n}", {"n": n}, "Error: the quota service is down for repairs", failed=True) for n in range(4)]
+    assert shown(found[3]) == ("repeated_failure", "observe", 3)
+
+
 # -- stagnation -----------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +397,14 @@ SCRIPTS: dict[str, list[Any]] = {
     ],
     "repeated_call": [A, A, B, A],
 }
+
+
+def test_what_has_seen_nothing_is_saved_and_taken_up_too() -> None:
+    run = Run({}, resumed=True)
+    run.round(A)
+    run.round(B)
+    assert run.session.turns == 2
+    assert not run.guard.faults.counts
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
