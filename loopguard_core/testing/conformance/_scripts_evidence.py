@@ -181,7 +181,7 @@ EVIDENCE: tuple[Script, ...] = (
             _search(f"invoice {subject}")
             for subject in ("number", "due date", "late fee", "tax rate", "reminder letter", "payment terms")
         ],
-        tools={"web_search": lambda arguments, ran: f"About the {arguments['query']}: https://a.example/{ran}"},
+        tools={"web_search": lambda arguments, ran: f"https://a.example/{arguments['query'].replace(' ', '-')}"},
         features=NAMES,
     ),
 )
