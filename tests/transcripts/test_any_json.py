@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loopguard_core import Policy
+from loopguard_core.report import Reporter, page
 from loopguard_core.transcripts import (
     READERS,
     AssistantMessage,
@@ -18,7 +20,9 @@ from loopguard_core.transcripts import (
     ToolResult,
     Transcript,
     TranscriptError,
+    find_label,
     guard_for_replay,
+    judge,
     parse_transcript,
     play,
 )
@@ -114,3 +118,40 @@ def well_formed(transcript: Transcript) -> None:
             assert message.is_error in (True, None)
         else:
             assert isinstance(message.content, str)
+
+
+LABELS = st.dictionaries(
+    st.sampled_from("loop kind expect id preset excused messages".split()),
+    ANY
+    | st.dictionaries(
+        st.sampled_from("unit not_before_round by_round not_before_char by_char why".split()),
+        st.sampled_from(["tool_round", "assistant_message", 0, 3, 10**4000, True, None, [], "x"]),
+    )
+    | st.booleans(),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(label=LABELS, value=ANY)
+def test_any_label_is_one_or_refused_with_the_declared_error(label: Any, value: Any) -> None:
+    try:
+        found = find_label("no such file.json", Document({**label, "messages": value}))
+        transcript = parse_transcript(json.dumps(value).encode())
+    except TranscriptError:
+        return
+    if found is not None:
+        with guard_for_replay(Policy()) as guard:
+            assert isinstance(judge(found, transcript, play(transcript, guard)).reason, str)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=ANY)
+def test_any_json_makes_a_page_or_is_refused_with_the_declared_error(value: Any, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(value), encoding="utf-8")
+    with Reporter(Policy()) as reporter:
+        try:
+            story = reporter.story(file)
+        except TranscriptError:
+            return
+        assert page([story]).rstrip().endswith("</html>")
