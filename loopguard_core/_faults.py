@@ -6,6 +6,9 @@ import logging
 import threading
 import traceback
 from collections import Counter
+from types import TracebackType
+
+from loopguard_core._errors import LoopGuardStop
 
 logger = logging.getLogger("loopguard")
 
@@ -51,3 +54,32 @@ class Faults:
         """How often each label was noted."""
         with self._lock:
             return dict(self._counts)
+
+    def contained(self, label: str) -> Contained:
+        """Note an exception of the block and go on behind it; only a stop passes.
+
+        Args:
+            label: What failed, for the log; one of few values.
+        """
+        return Contained(self, label)
+
+
+class Contained:
+    """What `Faults.contained` gives: `with guard.faults.contained("reading a message"):`."""
+
+    __slots__ = ("_faults", "_label")
+
+    def __init__(self, faults: Faults, label: str) -> None:
+        self._faults = faults
+        self._label = label
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, LoopGuardStop):
+            return False
+        self._faults.note(self._label, error)
+        return True
