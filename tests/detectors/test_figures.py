@@ -75,6 +75,11 @@ def test_figures_of_the_contract() -> None:
             "the answer goes on in other words",
         ),
         (RepeatedMessage(History()), Finding(2, 1, kind="empty"), "2 responses in a row were empty"),
+        (RepeatedMessage(History()), Finding(2, 1), "the last 2 responses said the same and made no call"),
+        (RepeatedMessage(History()), Finding(2, 1, kind="reworded"), "said the same in other words and made no call"),
+        (RepeatedMessage(History()), Finding(5, 1, kind="with_calls"), "and the calls beside it brought nothing new"),
+        (RepeatedMessage(History()), Finding(2, 1, evidence={"what": "announced"}), "announced a call and made none"),
+        (RepeatedMessage(History()), Finding(3, 1, evidence={"what": "finish_reason"}), "ended a response because it"),
     ],
 )
 def test_what_is_said(detector: Detector, finding: Finding, said: str) -> None:
@@ -378,6 +383,62 @@ def test_a_search_repeated_says_since_when() -> None:
     evidence = verdict.evidence
     assert (evidence["repeats"], evidence["keywords"], evidence["new_keywords"]) == (2, 3, 0)
     assert evidence["since_round"] == 3
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def said(*messages: str, reasons: Any = "stop", thoughts: bool = False) -> dict[str, int]:
+    """Where what was done about messages without a call."""
+    run = Run(only("repeated_message"))
+    found = []
+    for number, message in enumerate(messages):
+        if thoughts:
+            run.session.feed_text(f"Thought number {number}.", "reasoning")
+        run.session.feed_text(message)
+        verdict = run.session.end_message(reasons)
+        found.append(None if verdict is None else verdict.action.value)
+    assert not run.guard.faults.counts
+    return first_at(found)
+
+
+UPLOAD = "I am still waiting for the archive upload to the backup server to complete".split()
+
+
+def test_the_same_message_is_the_same_however_it_thinks_and_whatever_ended_it() -> None:
+    assert said(*["I am done."] * 5, thoughts=True) == {"observe": 2, "steer": 3, "stop": 5}
+    assert said(*["I am done."] * 5, reasons=None) == {"observe": 2, "steer": 3, "stop": 5}
+
+
+def test_the_same_words_in_another_order_are_the_same_in_other_words() -> None:
+    assert said(*(" ".join(UPLOAD[n:] + UPLOAD[:n]) for n in range(5))) == {"observe": 3, "steer": 4}
+
+
+def test_another_number_or_another_word_in_one_place_gets_on() -> None:
+    assert said(*(f"Uploaded batch {n} of the archive to the backup server" for n in (3, 14, 25, 36, 47))) == {}
+    assert said(*(f"Uploaded the {n} part of the archive to the server" for n in "red blue green pink".split())) == {}
+    turned = [" ".join([*UPLOAD[n:], *UPLOAD[:n], f"{n}7"]) for n in range(5)]
+    assert said(*turned) == {}
+
+
+def test_messages_of_few_words_are_not_compared_by_them() -> None:
+    assert (
+        said("archive upload waiting", "upload waiting archive", "waiting archive upload", "archive waiting upload")
+        == {}
+    )
+
+
+def test_a_repeated_lead_in_counts_only_where_calls_bring_no_new_words() -> None:
+    for results, at in ((["nothing of note in here"] * 9, {"steer": 5}), ([f"{n}x" for n in range(9)], {})):
+        run = Run(only("repeated_message"))
+        found = []
+        for number, result in enumerate(results):
+            run.session.feed_text("Let me look at that.")
+            verdict = run.session.end_message("tool_calls")
+            found.append(None if verdict is None else verdict.action.value)
+            run("look", {"n": number}, result)
+        assert first_at(found) == at
+        assert not run.guard.faults.counts
 
 
 # -- saved state ----------------------------------------------------------------------------------------------------
