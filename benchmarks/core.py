@@ -1,7 +1,7 @@
 """What a guarded round costs, as ratios measured in one run. Run: `python benchmarks/core.py`
 
 The floor is one canonical dump plus one hash of the same arguments. Each figure is the median of interleaved repeats,
-so that a busy machine slows both sides alike.
+in time of this process, so that a busy machine disturbs it less and slows both sides alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -39,9 +39,9 @@ def arguments(number: int) -> dict[str, object]:
 def microseconds(work: Callable[[], None], count: int) -> float:
     """Time per item."""
     gc.collect()
-    started = time.perf_counter()
+    started = time.process_time()
     work()
-    return (time.perf_counter() - started) / count * 1e6
+    return (time.process_time() - started) / count * 1e6
 
 
 def ratio(work: Callable[[], None], floor: Callable[[], None]) -> tuple[float, float, float]:
@@ -51,20 +51,22 @@ def ratio(work: Callable[[], None], floor: Callable[[], None]) -> tuple[float, f
     return statistics.median(works), statistics.median(floors), statistics.median(w / f for w, f in pairs)
 
 
-def rounds(guard: LoopGuard, calls: list[dict[str, object]], results: list[str]) -> Callable[[], None]:
-    """One call a round: begin it, record its result."""
+def rounds(
+    guard: LoopGuard, calls: Sequence[Mapping[str, object]], results: list[str], tool: str = "lookup_order"
+) -> Callable[[], None]:
+    """One call a round: begin it, record its result. What a tool's name says decides which detectors look closer."""
     session = guard.session()
 
     def work() -> None:
         for number, (call, result) in enumerate(zip(calls, results, strict=True)):
             call_id = f"call_{number}"
-            session.begin_round([ToolCall(call_id, "search", call)])
+            session.begin_round([ToolCall(call_id, tool, call)])
             session.record_result(call_id, result)
 
     return work
 
 
-def floor_of(calls: list[dict[str, object]]) -> Callable[[], None]:
+def floor_of(calls: Sequence[Mapping[str, object]]) -> Callable[[], None]:
     """The reference operation on the same arguments."""
 
     def work() -> None:
@@ -102,6 +104,18 @@ def main() -> None:
         floor_of(same),
         "4x",
     )
+    row(
+        "first row, preset openrouter (no outcomes)",
+        rounds(LoopGuard("openrouter"), distinct, short),
+        floor_of(distinct),
+        "-",
+    )
+    row("a tool that searches", rounds(LoopGuard(), distinct, short, "search"), floor_of(distinct), "-")
+    commands = [
+        {"command": f"cat /srv/data/{n:06d}.json | grep total", "description": "x" * 120} for n in range(ROUNDS)
+    ]
+    row("a shell command", rounds(LoopGuard(), commands, short, "bash"), floor_of(commands), "-")
+    row("a tool that changes things", rounds(LoopGuard(), distinct, short, "update_order"), floor_of(distinct), "-")
     changing = rounds(LoopGuard(), same, short)
     row("same call, changing result (observed every other round)", changing, floor_of(same), "-")
 
@@ -109,12 +123,12 @@ def main() -> None:
     session = long_guard.session()
     for number in range(options.long):
         call_id = f"call_{number}"
-        session.begin_round([ToolCall(call_id, "search", {"query": number})])
+        session.begin_round([ToolCall(call_id, "lookup_order", {"query": number})])
         session.record_result(call_id, "r")
 
     def late() -> None:
         for number, (call, result) in enumerate(zip(distinct, short, strict=True)):
-            session.begin_round([ToolCall(f"c{number}", "search", call)])
+            session.begin_round([ToolCall(f"c{number}", "lookup_order", call)])
             session.record_result(f"c{number}", result)
 
     row(f"first row again after {options.long:,} rounds in one session", late, floor_of(distinct), "flat")
@@ -129,7 +143,7 @@ def main() -> None:
 def bytes_per_session(count: int = 1_000) -> float:
     """What a live session holds after 20 rounds, each of two new calls."""
     guard = LoopGuard()
-    guard.session("warm").begin_round([ToolCall("c", "search", {})])
+    guard.session("warm").begin_round([ToolCall("c", "lookup_order", {})])
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     sessions = [guard.session(f"s{number}") for number in range(count)]

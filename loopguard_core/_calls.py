@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import xxhash
+from xxhash import xxh3_64_hexdigest
 
 from loopguard_core import _traits
 from loopguard_core._bounded import bounded_key
@@ -52,11 +51,22 @@ class Identifier:
         self._warn = warn
         self.waited = False
         self._natures: dict[tuple[str, Any], Nature] = {} if natures is None else natures
+        # Tools nothing sets apart: the whole arguments count, and traits are those of every call.
+        self._plain: dict[str, tuple[str, Nature, Traits]] = {}
 
     def observe(self, call: ToolCall) -> ObservedCall | None:
         """The call with its identity; None if it is exempt."""
-        tool = str(call.name)  # whatever an SDK made of what the model wrote
-        arguments = parse_arguments(call.arguments)
+        tool = call.name if type(call.name) is str else str(call.name)  # whatever an SDK made of what the model wrote
+        arguments = call.arguments
+        if type(arguments) is not dict:  # what most SDKs give
+            arguments = parse_arguments(arguments)
+        if call.annotations is None and not self._plugins.has_loop_key:
+            plain = self._plain.get(tool)
+            if plain is not None:
+                tool_key, nature, traits = plain
+                text = f"{tool}\n{canonical_json(arguments)}"
+                identity = xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+                return ObservedCall(call.id, tool, tool_key, identity, arguments, text, call.refusable, nature, traits)
         settings = self._policy.tool(tool)
         loop_key = settings.loop_key
         if loop_key is None and self._plugins.has_loop_key:
@@ -66,7 +76,10 @@ class Identifier:
             if answer is not None:
                 return self._observed(call, tool, arguments, answer)
         if loop_key is None and not settings.normalize:
-            return self._observed(call, tool, arguments, arguments)
+            observed = self._observed(call, tool, arguments, arguments)
+            if observed is not None and call.annotations is None:
+                self._note_plain(observed)
+            return observed
         key = loop_key_of(
             tool,
             arguments,
@@ -86,11 +99,17 @@ class Identifier:
                 self.waited = self.waited or "waits" in traits
                 return None
         text = f"{tool}\n{canonical_json(key)}"
-        # Interned, because every detector keeps it: one copy for all.
-        identity = sys.intern(xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass")))
-        return ObservedCall(
-            call.id, tool, bounded_key(tool), identity, arguments, text, call.refusable, nature=nature, traits=traits
-        )
+        identity = xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+        return ObservedCall(call.id, tool, bounded_key(tool), identity, arguments, text, call.refusable, nature, traits)
+
+    def _note_plain(self, call: ObservedCall) -> None:
+        """Remember a tool all of whose calls are alike, so that the next one costs less."""
+        nature, tool = call.nature, call.tool
+        if nature.by_arguments or self._plugins.has_loop_key or len(tool) > _LONG_NAME:
+            return
+        if len(self._plain) >= MAX_NATURES:
+            self._plain.clear()  # as in `nature`
+        self._plain[tool] = (call.tool_key, nature, call.traits)
 
     def nature(self, tool: str, annotations: Mapping[str, Any] | None = None) -> Nature:
         """What is known of a tool. The policy beats annotations, and those beat what its name says."""

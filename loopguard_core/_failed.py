@@ -97,17 +97,22 @@ def judge_error(output: Any) -> bool:
     """
     if isinstance(output, str):
         head = output[:_HEAD]
-        if head.lstrip()[:1] == "{" and len(output) <= _JSON_LIMIT:
+        words = head.lower().lstrip()
+        if words[:1] == "{" and len(output) <= _JSON_LIMIT:
             return _json_failed(output)
         # Looking for the words first is faster than the patterns, and nearly always settles it.
-        words = head.lower().lstrip()
         if _FAILURE_TEXT.match(words):
             return True
-        if (": " in words and _AFTER_NAME.match(words)) or ("() " in words and _ARGUMENTS.match(words)):
+        if ": " in words:
+            if _AFTER_NAME.match(words):
+                return True
+            telling = "directory" in words or "denied" in words or "not found" in words or "valid" in words
+        else:
+            telling = "valid" in words
+        if "() " in words and _ARGUMENTS.match(words):
             return True
         if ("error" in words or "exception" in words or "traceback" in words) and _ERROR_TEXT.match(head):
             return True
-        telling = "directory" in words or "denied" in words or "not found" in words or "valid" in words
         if telling and _FAILURE_LINE.match(head):
             return True
         return "\n" in output and _ends_in_failure(output)

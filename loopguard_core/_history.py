@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from loopguard_core._bounded import count, short_text
-from loopguard_core._outcome import PLAIN, Change, Outcome, Result
+from loopguard_core._outcome import PLAIN, Change, Result
 from loopguard_core._ranges import RANGE_STARTS
 from loopguard_core._similar import BESIDE, gist
-from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES, ObservedCall, Past, plain_of
+from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES, ObservedCall, Past
 
 MAX_IDENTITIES = 40
 """Identities remembered; those seen longest ago go first. No round has more."""
@@ -40,7 +40,9 @@ _WIDE = 8  # calls of one round that are told apart in the look back
 MAX_RESULTS = 32
 _HEAD = 24  # characters, and difference in length, by which a result looks like the one before
 _TELLING = frozenset({"mutates", "delegates"})
-_NEW = (Change.FIRST, Change.CHANGED)
+# An enum's members are slow to come by.
+_FIRST, _SAME, _CHANGED, _BACK = Change.FIRST, Change.SAME, Change.CHANGED, Change.BACK
+_TELLING_FIELDS = RANGE_STARTS | BESIDE
 MAX_HOT = 16
 _LULL = 4  # rounds without news
 _HOT = 8  # rounds for which a tool is watched after something about it repeated
@@ -48,66 +50,6 @@ _HOT = 8  # rounds for which a tool is watched after something about it repeated
 
 Request = tuple[str, int]
 """An identity, and the number of the outcome it had."""
-
-
-class LastCall:
-    """The last call of a tool: what the next one is compared with.
-
-    Attributes:
-        identity: Of the call.
-        text: Its `ObservedCall.text`, where that is small; else empty.
-        result: What it returned; None if nothing was recorded.
-        number: Its round.
-        before: The tool's call before that one.
-        run: How often in a row the tool was asked for it.
-        gist: After a resume, a hash in place of the arguments.
-    """
-
-    __slots__ = ("before", "gist", "identity", "number", "result", "run", "text")
-
-    def __init__(
-        self,
-        identity: str,
-        text: str,
-        result: Result | None,
-        number: int,
-        before: LastCall | None,
-        known: str | None = None,
-    ) -> None:
-        self.identity = identity
-        self.text = text
-        self.result = result
-        self.number = number
-        if before is not None:
-            before.before = None
-        self.before: LastCall | None = before
-        self.gist = known
-        self.run: int = before.run + 1 if before is not None and before.identity == identity else 1
-
-    def save(self) -> list[Any]:
-        """As plain JSON: a hash in place of the arguments."""
-        if self.gist is None and self.text:
-            self.gist = gist(plain_of(self.text))
-        return [self.identity, self.gist, None if self.result is None else self.result.save(), self.number, self.run]
-
-    @classmethod
-    def restored(cls, state: Any) -> LastCall:
-        """Take over what `save` gave.
-
-        Raises:
-            ValueError: Not such a state.
-        """
-        identity, saved, result, number, run = state
-        last = cls(
-            short_text(identity),
-            "",
-            None if result is None else Result.restored(result),
-            count(number),
-            None,
-            None if saved is None else short_text(saved),
-        )
-        last.run = count(run)
-        return last
 
 
 class History:
@@ -120,8 +62,10 @@ class History:
         last_news: The last round that brought news.
         epoch_tool: The tool that made it.
         read_change: The last round in which a reading call's result changed.
+        last_result: The last round in which a result came in.
         waiting: The last round in which time was let pass, or something not done yet was asked about.
-        last_calls: The last call of each tool.
+        last_calls: The last call of each tool that brought a result, as the next one is compared with it: shrunk.
+            Each knows the one before it.
         number: The present round.
         results: The last results, by hash: the tool that gave each.
         repeated: Those of the round that was closed last which their tool had given before.
@@ -137,17 +81,20 @@ class History:
         self.epoch_tool = ""
         self.read_change = 0
         self.waiting = 0
-        self.last_calls: OrderedDict[str, LastCall] = OrderedDict()
+        self.last_calls: OrderedDict[str, ObservedCall] = OrderedDict()
         self._epoch_by = ""
-        self._known: OrderedDict[str, Past] = OrderedDict()
-        self._held: OrderedDict[str, Result] = OrderedDict()
+        # Plain dictionaries, which keep the order of insertion: what a healthy round fills has to be fast.
+        self._known: dict[str, Past] = {}
+        self._held: dict[str, Result] = {}
         self._bytes = 0
         self._hot: dict[str, int] = {}
         self._failed = False
+        self._same = False
         self._cues_begun = 0
+        self.last_result = 0
         self.number = 0
         self.listening = False
-        self.results: OrderedDict[str, str] = OrderedDict()
+        self.results: dict[str, str] = {}
         self.repeated: set[str] = set()
         self.tracked: set[str] = set()
 
@@ -182,7 +129,7 @@ class History:
         for call in calls:
             past = self._known.get(call.identity)
             if past is not None:
-                call.past = past
+                call.past, call.identity = past, past.identity  # one copy of the text for all who keep it
                 self._judge(call, past)
                 past.polling = call.polling
                 if past.polling:
@@ -218,7 +165,7 @@ class History:
         if nature.searches:
             return SEARCHES
         arguments = call.arguments
-        if type(arguments) is dict and not (RANGE_STARTS.isdisjoint(arguments) and BESIDE.isdisjoint(arguments)):
+        if type(arguments) is dict and not _TELLING_FIELDS.isdisjoint(arguments):
             return CHANGES
         last = self.last_calls.get(call.tool_key)
         return REPEATS if last is not None and last.run > 1 else 0
@@ -245,8 +192,8 @@ class History:
         elif self.news - past.news >= EXPIRY:
             call.fresh, call.probe = True, past.refused
 
-    def close(self, calls: Sequence[ObservedCall], number: int) -> int:
-        """Take note of what a round brought; each outcome gets its `change`.
+    def close(self, calls: Sequence[ObservedCall], number: int) -> int:  # noqa: C901 - the hot path, in one piece
+        """Take note of what a round brought; each result gets its `change`.
 
         Returns:
             As `begin`.
@@ -254,124 +201,121 @@ class History:
         cues, news, epoch_by = self._cues_begun, False, None
         if self.listening:
             cues |= REPEATS
-        if self._failed and any(call.outcome is not None for call in calls):
+        if self._failed and any(call.result is not None for call in calls):
             self._failed = False  # what was refused leaves it as it was
         if self.repeated:
             self.repeated.clear()
+        known, last_calls, watched = self._known, self.last_calls, False
         for call in calls:
-            past = self._place(call, number)
-            outcome = call.outcome
-            result = None if outcome is None else outcome.result
-            if outcome is not None and result is not None:
-                change, result = self._note(call, outcome, past, result)
-                news = news or change is Change.CHANGED or (change is Change.FIRST and not _says_nothing(result))
-                if "mutates" in call.traits and not outcome.failed and change in _NEW:
-                    epoch_by, self.epoch_tool = call.identity, call.tool_key
-            if call.tool_key in self._hot:
-                cues |= REPEATS
+            identity, tool, result = call.identity, call.tool_key, call.result
+            past = known.pop(identity, None)
+            if past is None:
+                past = Past()
+                past.identity, past.tool, past.first = identity, tool, number
+                if len(known) >= MAX_IDENTITIES:
+                    del known[oldest := next(iter(known))]
+                    if oldest in self._held:
+                        self._drop(oldest)
+            known[identity] = call.past = past  # the one asked for last
+            last = last_calls.get(tool)
+            if result is not None:
+                before = past.result
+                if before is None:
+                    past.result, change = result, _FIRST
+                    if result.failed or self.results.get(result.digest) == tool or _may_repeat(result, last):
+                        self._failed = self._failed or result.failed
+                        self._watch(tool)
+                    news = news or not (result.failed or result.empty)
+                else:
+                    if before.digest == result.digest:
+                        result = call.result = before  # what is known of it need not be worked out again
+                    change = self._compare(call, past, before, result)
+                    news = news or change is _CHANGED
+                call.change = change
+                if "mutates" in call.traits and not result.failed and (change is _FIRST or change is _CHANGED):
+                    epoch_by, self.epoch_tool = identity, tool
+                self._keep(identity, tool, result, before)
+            if tool in self._hot:
+                watched = True
             past.refused, past.last = call.refused, number
             past.times += 1
-            self._remember_call(call, result, number)
+            if last is None:
+                if len(last_calls) >= MAX_TOOLS:
+                    last_calls.popitem(last=False)
+            else:
+                again = last.identity == identity
+                if result is None:
+                    last.run += again
+                    continue  # what was refused or lost is no call to compare with
+                if again:
+                    call.run = last.run + 1
+                last.before, call.before = None, last
+                last_calls.move_to_end(tool)
+            last_calls[tool] = call
+            call.number = number
+        if watched and not self._nothing_moves(calls, cues):
+            cues |= REPEATS
         if news or epoch_by is not None:
             self.news += 1
             self.last_news = number
         if epoch_by is not None:
             self.epoch, self._epoch_by = number, epoch_by
-        self._look_back(calls, number, news)
-        return cues
-
-    def _note(self, call: ObservedCall, outcome: Outcome, past: Past, result: Result) -> tuple[Change, Result]:
-        """Compare a result with what is known, and keep it."""
-        if past.result is not None and past.result.digest == result.digest:
-            result = outcome.result = past.result  # what is known of it need not be worked out again
-        change = outcome.change = self._compare(call, past, result)
-        self._hold(call.identity, result)
-        digest, results = result.digest, self.results
-        if results.get(digest) == call.tool_key:
-            self.repeated.add(digest)
-        results[digest] = call.tool_key
-        if len(results) > MAX_RESULTS:
-            results.popitem(last=False)
-        return change, result
-
-    def _place(self, call: ObservedCall, number: int) -> Past:
-        past = self._known.get(call.identity)
-        if past is None:
-            past = self._known[call.identity] = Past(number, call.tool_key)
-            if len(self._known) > MAX_IDENTITIES:
-                self._drop(self._known.popitem(last=False)[0])
-        else:
-            self._known.move_to_end(call.identity)
-        call.past = past
-        return past
-
-    def _compare(self, call: ObservedCall, past: Past, result: Result) -> Change:
-        """What a result is against the identity's last one; whatever repeats or fails has its tool watched."""
-        if past.result is None:
-            past.result = result
-            if result.failed or self.results.get(result.digest) == call.tool_key or self._may_repeat(call, result):
-                self._failed = self._failed or result.failed
-                self._watch(call.tool_key)
-            return Change.FIRST
-        change = past.note(result, result.same_as(past.result))
-        self._failed = self._failed or result.failed
-        self._watch(call.tool_key)
-        past.changes = past.changes + 1 if change in (Change.CHANGED, Change.BACK) else 0
-        if change is Change.CHANGED and "reads" in call.traits:
-            self.read_change = self.number
-        return change
-
-    def _may_repeat(self, call: ObservedCall, result: Result) -> bool:
-        """A cheap first look whether a tool gave nearly the same before: few results do."""
-        last = self.last_calls.get(call.tool_key)
-        earlier = None if last is None else last.result
-        if earlier is None or abs(result.size - earlier.size) > _HEAD:
-            return False
-        one, other = result.text, earlier.text
-        return one is not None and other is not None and one[:_HEAD] == other[:_HEAD]
-
-    def _remember_call(self, call: ObservedCall, result: Result | None, number: int) -> None:
-        calls, tool = self.last_calls, call.tool_key
-        last = calls.get(tool)
-        if result is None and last is not None:
-            last.run += last.identity == call.identity
-            return  # what was refused or lost is no call to compare with
-        calls[tool] = LastCall(call.identity, call.text, result, number, last, call.gist)
-        if last is not None:
-            calls.move_to_end(tool)
-        elif len(calls) > MAX_TOOLS:
-            calls.popitem(last=False)
-
-    def _look_back(self, calls: Sequence[ObservedCall], number: int, news: bool) -> None:
         requests: list[Request] = []
         for call in calls:
-            if call.past is not None:
-                call.past.news = self.news
-                requests.append((call.identity, call.past.outcome if call.past.earlier else 0))
-        if len(requests) > 1:
-            requests = sorted(requests)[:_WIDE]
-        self.rounds.append((number, tuple(requests), news))
+            if (seen := call.past) is not None:
+                seen.news = self.news
+                requests.append((call.identity, seen.outcome if seen.earlier else 0))
+        self.rounds.append((number, tuple(requests if len(requests) == 1 else sorted(requests)[:_WIDE]), news))
+        return cues
 
-    def _hold(self, identity: str, result: Result) -> None:
-        held = self._held.get(identity)
-        if held is result:
+    def _nothing_moves(self, calls: Sequence[ObservedCall], cues: int) -> bool:
+        """Whether a round was the one before to the letter, result and all, and so was that one.
+
+        Then no detector learns anything from it that it has not been told.
+        """
+        call, before = calls[0], self._same
+        # Where nothing wakes at the beginning of a round, a known call is the same round again.
+        self._same = not cues and len(calls) == 1 and call.change is _SAME and call.past is not None
+        return before and self._same
+
+    def _keep(self, identity: str, tool: str, result: Result, before: Result | None) -> None:
+        """Keep a result: its hash for some time, its text as long as there is room."""
+        self.last_result = self.number
+        digest, results = result.digest, self.results
+        if results.get(digest) == tool:
+            self.repeated.add(digest)
+        results[digest] = tool
+        if len(results) > MAX_RESULTS:
+            del results[next(iter(results))]
+        if result is before:
             return
-        if held is not None:
+        held = self._held
+        if identity in held:
             self._drop(identity)
-        size = result.pack() if result.size > PLAIN else result.held
-        if size > MAX_HELD // 2:
+        if result.size > PLAIN:
+            result.pack()
+        if result.held > MAX_HELD // 2:
             result.let_go()
             return
-        self._held[identity] = result
-        self._bytes += size
+        held[identity] = result
+        self._bytes += result.held
         while self._bytes > MAX_HELD:
-            self._drop(next(iter(self._held)))
+            self._drop(next(iter(held)))
 
     def _drop(self, identity: str) -> None:
-        held = self._held.pop(identity, None)
-        if held is not None:
-            self._bytes -= held.held
-            held.let_go()
+        held = self._held.pop(identity)
+        self._bytes -= held.held
+        held.let_go()
+
+    def _compare(self, call: ObservedCall, past: Past, before: Result, result: Result) -> Change:
+        """What a result is against the identity's last one; its tool is watched."""
+        change = past.note(result, _SAME if result is before else result.same_as(before))
+        self._failed = self._failed or result.failed
+        self._watch(call.tool_key)
+        past.changes = past.changes + 1 if change is _CHANGED or change is _BACK else 0
+        if change is _CHANGED and "reads" in call.traits:
+            self.read_change = self.number
+        return change
 
     def user_turn(self) -> None:
         """A user spoke: what is known of the world stands, what was counted does not."""
@@ -379,6 +323,7 @@ class History:
         self.last_calls.clear()
         self.results.clear()
         self._hot.clear()
+        self._same = False
 
     # -- save and resume ---------------------------------------------------------------------------------------
 
@@ -392,9 +337,9 @@ class History:
                 for number, requests, news in self.rounds
                 if (places := [[index[identity], outcome] for identity, outcome in requests if identity in index])
             ],
-            "marks": [self.news, self.last_news, self.epoch, self.read_change, self.waiting],
+            "marks": [self.news, self.last_news, self.epoch, self.read_change, self.waiting, self.last_result],
             "epoch_by": [self._epoch_by, self.epoch_tool],
-            "calls": [[tool, last.save()] for tool, last in self.last_calls.items()],
+            "calls": [[tool, _saved(last)] for tool, last in self.last_calls.items()],
             "hot": [list(row) for row in self._hot.items()],
             "flags": self._failed + 2 * self.listening + 4 * self._cues_begun,
             "results": [list(row) for row in self.results.items()],
@@ -409,18 +354,19 @@ class History:
             ValueError: Not such a state.
         """
         try:
-            known = OrderedDict(
-                (short_text(identity), Past.restored(saved)) for identity, *saved in state["known"][-MAX_IDENTITIES:]
-            )
+            known = {
+                short_text(identity): Past.restored(identity, saved)
+                for identity, *saved in state["known"][-MAX_IDENTITIES:]
+            }
             names = list(known)
             rounds = [
                 (count(number), tuple((names[count(i)], count(outcome)) for i, outcome in places[:_WIDE]), bool(new))
                 for number, places, new in state["rounds"][-MAX_ROUNDS:]
             ]
             marks = [count(mark) for mark in state["marks"]]
-            news, last_news, epoch, read_change, waiting = marks
+            news, last_news, epoch, read_change, waiting, last_result = marks
             epoch_by, epoch_tool = map(short_text, state["epoch_by"])
-            calls = [(short_text(tool), LastCall.restored(last)) for tool, last in state["calls"][-MAX_TOOLS:]]
+            calls = [(short_text(tool), _restored(tool, last)) for tool, last in state["calls"][-MAX_TOOLS:]]
             hot = {short_text(tool): count(left) for tool, left in state["hot"][-MAX_HOT:]}
             flags, number = count(state["flags"]), count(state["number"])
             results = [(short_text(digest), short_text(tool)) for digest, tool in state["results"][-MAX_RESULTS:]]
@@ -436,7 +382,7 @@ class History:
             read_change,
             waiting,
         )
-        self._epoch_by, self.epoch_tool = epoch_by, epoch_tool
+        self._epoch_by, self.epoch_tool, self.last_result = epoch_by, epoch_tool, last_result
         self.last_calls.update(calls)
         self._hot, self.number = hot, number
         self._failed, self.listening = bool(flags & 1), bool(flags & 2)
@@ -445,5 +391,31 @@ class History:
         self.tracked = {short_text(tool) for tool in state["tracked"][:MAX_HOT]}
 
 
-def _says_nothing(result: Result) -> bool:
-    return result.failed or result.empty
+def _may_repeat(result: Result, last: ObservedCall | None) -> bool:
+    """A cheap first look whether a tool gave nearly the same before: few results do."""
+    earlier = None if last is None else last.result
+    if earlier is None or not -_HEAD <= result.size - earlier.size <= _HEAD:
+        return False
+    one, other = result.plain or result.text, earlier.plain or earlier.text
+    return one is not None and other is not None and one[:_HEAD] == other[:_HEAD]
+
+
+def _saved(last: ObservedCall) -> list[Any]:
+    """The last call of a tool as plain JSON: a hash in place of the arguments."""
+    if last.gist is None and last.text:
+        last.gist = gist(last.plain)
+    return [last.identity, last.gist, None if last.result is None else last.result.save(), last.number, last.run]
+
+
+def _restored(tool: str, state: Any) -> ObservedCall:
+    """Take over what `_saved` gave.
+
+    Raises:
+        ValueError: Not such a state.
+    """
+    identity, known, result, number, run = state
+    last = ObservedCall("", tool, tool, short_text(identity))
+    last.gist = None if known is None else short_text(known)
+    last.result = None if result is None else Result.restored(result)
+    last.number, last.run = count(number), count(run)
+    return last

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import xxhash
+from xxhash import xxh3_64_hexdigest
 
 from loopguard_core._bounded import count, short_text
 from loopguard_core._canonical import canonical_json
@@ -138,23 +138,28 @@ class Result:
         digest: Hash of the result and of whether it failed.
         failed: Whether it was an error.
         failure: What kind of failure it is; None for a success.
+        plain: The text, where it is held as it is; see `text`.
+        held: Bytes that are held of the text, about.
     """
 
-    __slots__ = ("_facts", "_masked", "_masker", "_packed", "_text", "digest", "failed", "failure", "size")
+    # In the class, and no slots, so that what is rarely set costs nothing: one is made for every result.
+    failure: Failure | None = None
+    _masked: str | None = None
+    _packed: bytes | None = None
+    _facts: int | None = None
 
     def __init__(self, text: str, failed: bool, masker: MasksText | None, echoes: Sequence[str] = ()) -> None:
         self.size = len(text)
         if self.size > 2 * _EDGE:
             text = f"{text[:_EDGE]}\0{self.size}\0{text[-_EDGE:]}"
         self.failed = failed
-        self.digest = ("!" if failed else "=") + _hash(text)
-        # What changes by itself makes no failure a new one either.
-        self.failure: Failure | None = classify(text, masker(text), echoes) if failed and masker is not None else None
+        self.digest = ("!" if failed else "=") + xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+        if failed and masker is not None:
+            # What changes by itself makes no failure a new one either.
+            self.failure = classify(text, masker(text), echoes)
         self._masker = masker
-        self._masked: str | None = None
-        self._text: str | None = text
-        self._packed: bytes | None = None
-        self._facts: int | None = None
+        self.plain: str | None = text
+        self.held = len(text)
 
     def save(self) -> list[Any]:
         """As plain JSON: hashes, and what the text says in the few respects that matter later."""
@@ -175,16 +180,16 @@ class Result:
         result = cls("", short_text(digest).startswith("!"), None)
         result.digest = digest
         result._masked = None if masked is None else short_text(masked)
-        result._facts, result.size, result._text = count(facts), count(size), None
+        result._facts, result.size, result.plain = count(facts), count(size), None
         result.failure = None if failure is None else Failure.restored(failure)
         return result
 
     @property
     def text(self) -> str | None:
         """The text, its first and last 64 KB; None once it was let go."""
-        if self._text is None and self._packed is not None:
+        if self.plain is None and self._packed is not None:
             return zlib.decompress(self._packed).decode("utf-8", "surrogatepass")
-        return self._text
+        return self.plain
 
     @property
     def masked(self) -> str | None:
@@ -198,19 +203,14 @@ class Result:
 
     def let_go(self) -> None:
         """Forget the text."""
-        self._text = self._packed = None
+        self.plain = self._packed = None
+        self.held = 0
 
-    @property
-    def held(self) -> int:
-        """Bytes that are held of the text, about."""
-        return len(self._packed) if self._packed is not None else len(self._text or "")
-
-    def pack(self) -> int:
-        """Make a long text smaller; the bytes that are still held."""
-        if self._text is not None and self.size > PLAIN:
-            self._packed = zlib.compress(self._text.encode("utf-8", "surrogatepass"), 1)
-            self._text = None
-        return self.held
+    def pack(self) -> None:
+        """Make a long text smaller."""
+        if self.plain is not None:
+            self._packed = zlib.compress(self.plain.encode("utf-8", "surrogatepass"), 1)
+            self.plain, self.held = None, len(self._packed)
 
     def same_as(self, other: Result) -> Change:
         """How this result differs from an earlier one of the same identity."""
@@ -233,14 +233,16 @@ class Result:
     @property
     def empty(self) -> bool:
         """An empty or negative answer: nothing, `[]`, "not found", "0 results"."""
-        if self._facts is None and self.size > PLAIN:
+        # Asked of every new result: only an object can be long and say that nothing was found.
+        if self._facts is None and self.size > 2 * _NOTHING and (self.size > PLAIN or (self.plain or "")[:1] != "{"):
             return False
         return bool(self._known_facts() & _IS_EMPTY)
 
     @property
     def pending(self) -> bool:
         """Whether it says that something is not done yet."""
-        return bool(self._known_facts() & _IS_PENDING)
+        facts = self._facts  # asked whenever a call is made again
+        return bool((self._known_facts() if facts is None else facts) & _IS_PENDING)
 
     @property
     def failing(self) -> bool:
@@ -364,15 +366,13 @@ _JOINED = "+"  # no digit of a hash
 class _Several(Result):
     """What several calls of one identity returned in one round, as a set."""
 
-    __slots__ = ("_parts",)
-
     def __init__(self, parts: Sequence[Result]) -> None:
         super().__init__("", any(part.failed for part in parts), None)
         self._parts: Sequence[Result] = parts
         digests = sorted({part.digest for part in parts})
         self.digest = ("!" if self.failed else "=") + _JOINED + _hash("\n".join(digests))
         self.failure = parts[-1].failure
-        self._text = None
+        self.plain = None
 
     @property
     def masked(self) -> str | None:
@@ -386,15 +386,12 @@ class _Several(Result):
         self._parts = ()
 
 
-def combine(results: Sequence[Result]) -> Outcome | None:
-    """An identity's outcome in a round: the sorted set of what its calls returned; None if nothing was recorded."""
-    if not results:
-        return None
-    last = results[-1]
+def combine(results: Sequence[Result]) -> Result | None:
+    """What an identity's calls returned in a round, as one: their sorted set; None if nothing was recorded."""
     if len(results) > 1 and len({result.digest for result in results}) > 1:
-        last = _Several(results)
-    return Outcome(last.digest, last.failed, None, last)
+        return _Several(results)
+    return results[-1] if results else None
 
 
 def _hash(text: str) -> str:
-    return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+    return xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))

@@ -68,6 +68,8 @@ class Plugins:
 
     Attributes:
         has_loop_key: Whether any plugin implements `loop_key`.
+        observes_rounds: Whether any plugin implements `round_judged`.
+        observes_results: Whether any plugin implements `result_recorded`.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -78,6 +80,8 @@ class Plugins:
         self._labels: dict[int, tuple[int, str]] = {}
         self.background: Background = Background(faults)
         self.has_loop_key: bool = False
+        self.observes_rounds: bool = False
+        self.observes_results: bool = False
         self._impls: dict[str, tuple[pluggy.HookImpl, ...]] = dict.fromkeys(HOOKS, ())
 
     # -- registration ------------------------------------------------------------------------------------------
@@ -104,6 +108,8 @@ class Plugins:
             if hook not in hooks and inspect.ismethod(getattr(plugin, hook, None)):
                 logger.warning("plugin %s: %s has no @hookimpl and is not called", label, hook)
         self.has_loop_key = self.has_loop_key or "loop_key" in hooks
+        self.observes_rounds = self.observes_rounds or "round_judged" in hooks
+        self.observes_results = self.observes_results or "result_recorded" in hooks
         self._info.append(PluginInfo(label, tuple(hooks), origin))
         self._labels[id(plugin)] = (len(self._labels), label)
         for hook in HOOKS:
@@ -230,16 +236,6 @@ class Plugins:
         """Tell every plugin."""
         for impl in self._impls["result_recorded"]:
             self._observe(impl, event)
-
-    @property
-    def observes_rounds(self) -> bool:
-        """Whether any plugin implements `round_judged`."""
-        return bool(self._impls["round_judged"])
-
-    @property
-    def observes_results(self) -> bool:
-        """Whether any plugin implements `result_recorded`."""
-        return bool(self._impls["result_recorded"])
 
     @property
     def observes_model_calls(self) -> bool:

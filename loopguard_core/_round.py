@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from loopguard_core._bounded import bounded_key, call_key, short_text
+from loopguard_core._bounded import SHORT_ID, bounded_key, call_key, short_text
 from loopguard_core._failed import judge_error, nothing_done
 from loopguard_core._failures import words_of
 from loopguard_core._outcome import Result, combine, is_own_words, text_of
@@ -42,20 +42,32 @@ class OpenRound:
         nature_of: What is known of a tool, for a round that is restored.
     """
 
-    __slots__ = ("_aware", "_calls", "_nature_of", "_slots", "_spare")
+    __slots__ = ("_aware", "_calls", "_nature_of", "_own", "_slots", "_spare")
 
     def __init__(self, *, aware: bool = True, nature_of: Callable[[str], Nature] = lambda _: Nature()) -> None:
         self._aware = aware
         self._nature_of = nature_of
         self._calls: list[ObservedCall] = []
+        # Nearly always each call has an id of its own: then its result goes to the call itself, and there are no slots.
+        self._own: dict[str, ObservedCall] = {}
         self._slots: dict[str, _Slot] = {}
         self._spare = 0
 
     def begin(self, calls: list[ObservedCall]) -> None:
         """Start with the distinct calls that are followed."""
         self._calls = calls
-        self._slots = {}
         self._spare = MAX_CALLS - len(calls)
+
+    def begin_with_all(self, calls: list[ObservedCall]) -> None:
+        """Start with distinct calls that are all followed, and wait for their results."""
+        self._calls = calls
+        own = self._own
+        for call in calls:
+            own[call.call_id] = call
+        if len(own) < len(calls):  # some share an id
+            own.clear()
+            for call in calls:
+                self._add(call.call_id, _Slot(call))
 
     def expect(self, call_id: str, call: ObservedCall, *, duplicate: bool) -> None:
         """Wait for the result of a followed call; of its duplicates only as many are waited for as fit.
@@ -84,43 +96,47 @@ class OpenRound:
         Returns:
             False if no call of this round has that id.
         """
-        key = call_key(call_id)
-        slot = self._slots.get(key) or self._slots.get(bounded_key(key))  # saved state keeps the bounded form
-        if slot is None:
+        if type(call_id) is not str or len(call_id) > SHORT_ID:
+            call_id = call_key(call_id)
+        place: ObservedCall | _Slot | None = self._own.get(call_id) or self._slot(call_id)
+        if place is None:
             return False
-        while slot.answered and slot.next is not None:
-            slot = slot.next
-        slot.answered = True
         if not is_own_words(output):
-            slot.result = self._result(slot.call, output, _failed(slot.call, output) if is_error is None else is_error)
+            call = place.call if isinstance(place, _Slot) else place
+            place.result = self._result(call, output, _failed(call, output) if is_error is None else is_error)
         return True
+
+    def _slot(self, key: str) -> _Slot | None:
+        """The first slot of an id that has no answer yet, else the last."""
+        slot = self._slots.get(key) or self._slots.get(bounded_key(key))  # saved state keeps the bounded form
+        if slot is not None:
+            while slot.answered and slot.next is not None:
+                slot = slot.next
+            slot.answered = True
+        return slot
 
     def _result(self, call: ObservedCall, output: Any, failed: bool) -> Result:
         nature = call.nature
-        if nature.searches and self._aware:
-            call.signature = result_signature(output) | (call.signature or frozenset())
-        text = text_of(output, nature.result_key)
+        text = output if type(output) is str and nature.result_key is None else text_of(output, nature.result_key)
         if not self._aware:
             return Result(text, failed, None)
-        echoes = words_of(call.tool, call.plain) if failed else ()
-        return Result(text, failed, nature.masker(call.traits), echoes)
+        if nature.searches:
+            call.signature = result_signature(output) | (call.signature or frozenset())
+        mask = nature.mask_mutating if "mutates" in call.traits else nature.mask
+        return Result(text, failed, mask, words_of(call.tool, call.plain) if failed else ())
 
     def close(self) -> list[ObservedCall]:
-        """End the round: each distinct call with its outcome."""
+        """End the round: each distinct call with its result."""
         calls, self._calls = self._calls, []
-        if len(calls) == 1 and len(self._slots) == 1:  # by far the most common round
-            (slot,) = self._slots.values()
-            if slot.next is None:
-                calls[0].outcome = combine((slot.result,) if slot.result is not None else ())
-                self._slots = {}
-                return calls
-        results: dict[str, list[Result]] = {}
-        for _, slot in self._each():
-            if slot.result is not None:
-                results.setdefault(slot.call.identity, []).append(slot.result)
-        for call in calls:
-            call.outcome = combine(results.get(call.identity, ()))
-        self._slots = {}
+        self._own.clear()
+        if self._slots:
+            results: dict[str, list[Result]] = {}
+            for _, slot in self._each():
+                if slot.result is not None:
+                    results.setdefault(slot.call.identity, []).append(slot.result)
+            for call in calls:
+                call.result = combine(results.get(call.identity, ()))
+            self._slots = {}
         return calls
 
     def _each(self) -> Iterator[tuple[str, _Slot]]:
@@ -132,9 +148,9 @@ class OpenRound:
 
     def save(self) -> list[Any]:
         """As plain JSON, so that results may come in after a resume."""
-        return [
-            [bounded_key(key), slot.result and slot.result.save(), *_saved(slot.call)] for key, slot in self._each()
-        ]
+        own = [(key, call.result, call) for key, call in self._own.items()]
+        slots = [(key, slot.result, slot.call) for key, slot in self._each()]
+        return [[bounded_key(key), result and result.save(), *_saved(call)] for key, result, call in own + slots]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -157,6 +173,7 @@ class OpenRound:
             raise ValueError("not a saved round") from error
         self._calls, self._slots = list(calls.values()), restored._slots
         self._spare = 0
+        self._own = {}
 
 
 def _failed(call: ObservedCall, output: Any) -> bool:

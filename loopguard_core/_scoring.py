@@ -94,16 +94,23 @@ class ScoredRound:
     """A round after scoring.
 
     Attributes:
-        calls: Every call, in order.
         followed: The distinct calls whose results are wanted.
+        rows: Every call, in order; None where `followed` says it all: each call is followed, and none has a verdict.
         effects: What the next model call is to be told.
         fired: Whether there is any verdict.
     """
 
-    calls: list[ScoredCall]
     followed: list[ObservedCall]
-    effects: list[Effect]
-    fired: bool
+    rows: list[ScoredCall] | None
+    effects: Sequence[Effect] = ()
+    fired: bool = False
+
+    @property
+    def calls(self) -> list[ScoredCall]:
+        """Every call, in order."""
+        if self.rows is None:
+            self.rows = [ScoredCall(call.call_id, call) for call in self.followed]
+        return self.rows
 
 
 class Scorer:
@@ -159,58 +166,80 @@ class Scorer:
 
     def score(self, calls: Sequence[ToolCall], number: int, message_index: int, judge: Judge) -> ScoredRound:
         """Score a round."""
-        scored, distinct = self._identify(calls)
+        first = self._observe(calls[0])
+        if len(calls) == 1 and first is not None:  # by far the most common round
+            scored = ScoredRound([first], None)
+        else:
+            scored = self._gathered(calls, [first, *(self._observe(call) for call in calls[1:])])
+        followed = scored.followed
+        best = self._strongest(followed, number)
+        if not best:
+            return scored
+        effects: list[Effect] = []
+        for call in followed:
+            if call.identity in best:
+                verdict, wanted = self._decide(call, best[call.identity], number, message_index, judge)
+                effects.extend(wanted)
+                for row in scored.calls:
+                    if row.observed is call:
+                        row.verdict = verdict
+        scored.effects, scored.fired = effects, True
+        return scored
+
+    def _gathered(self, calls: Sequence[ToolCall], observed: Sequence[ObservedCall | None]) -> ScoredRound:
+        """The calls of a round, equal ones gathered, not scored yet."""
+        distinct: dict[str, ObservedCall] = {}
+        for one in observed:
+            if one is not None:
+                distinct.setdefault(one.identity, one)
         followed = list(distinct.values())
+        if len(followed) == len(calls) <= MAX_CALLS:
+            return ScoredRound(followed, None)
+        kept = distinct
         if len(followed) > MAX_CALLS:
             followed = sorted(followed, key=lambda call: call.identity)[:MAX_CALLS]
-            kept = {call.identity for call in followed}
-            for row in scored:
-                row.followed = row.observed is not None and row.observed.identity in kept
-        effects: list[Effect] = []
-        best = self._strongest(followed, distinct, number)
-        for call in (call for call in followed if call.identity in best) if best else ():
-            verdict, wanted = self._decide(call, best[call.identity], number, message_index, judge)
-            effects.extend(wanted)
-            for row in scored:
-                if row.observed is call:
-                    row.verdict = verdict
-        return ScoredRound(scored, followed, effects, bool(best))
+            kept = {call.identity: call for call in followed}
+        rows: list[ScoredCall] = []
+        for call, one in zip(calls, observed, strict=True):
+            if one is None:
+                rows.append(ScoredCall(_id_of(call), None))
+            else:
+                first = distinct[one.identity]
+                rows.append(ScoredCall(one.call_id, first, first is not one, followed=one.identity in kept))
+        return ScoredRound(followed, rows)
 
-    def _identify(self, calls: Sequence[ToolCall]) -> tuple[list[ScoredCall], dict[str, ObservedCall]]:
-        distinct: dict[str, ObservedCall] = {}
-        scored: list[ScoredCall] = []
-        for call in calls:
-            observed = None
-            try:
-                observed = self._identifier.observe(call)
-                call_id = call.id
-                if type(call_id) is not str or len(call_id) > SHORT_ID:
-                    call_id = call_key(call_id)
-            except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
-                self._faults.note("identity", error)
-                call_id = _id_of(call)
-            if observed is None:
-                scored.append(ScoredCall(call_id, None))
-                continue
-            observed.call_id = call_id
-            first = distinct.setdefault(observed.identity, observed)
-            scored.append(ScoredCall(call_id, first, first is not observed))
-        return scored, distinct
+    def _observe(self, call: ToolCall) -> ObservedCall | None:
+        """A call as detectors see it; None if it is exempt or cannot be followed."""
+        observed = None
+        try:
+            observed = self._identifier.observe(call)
+            if observed is not None and (type(call.id) is not str or len(call.id) > SHORT_ID):
+                observed.call_id = call_key(call.id)
+        except Exception as error:  # noqa: BLE001  # one odd call must not keep its siblings from being judged
+            self._faults.note("identity", error)
+            if observed is not None:
+                observed.call_id = ""
+        return observed
 
-    def _strongest(
-        self, followed: list[ObservedCall], distinct: dict[str, ObservedCall], number: int
-    ) -> dict[str, _Best]:
-        best: dict[str, _Best] = {}
-        if self._identifier.waited and self.history is not None:
-            self.history.waiting, self._identifier.waited = number, False
-        cues = _ALL if self.history is None else self.history.begin(followed, number)
+    def _strongest(self, followed: list[ObservedCall], number: int) -> dict[str, _Best] | None:
+        best: dict[str, _Best] | None = None
+        history = self.history
+        if history is None:
+            cues = _ALL
+        else:
+            if self._identifier.waited:
+                history.waiting, self._identifier.waited = number, False
+            cues = history.begin(followed, number)
         for detector in self._begin[cues]:
             try:  # what `contained` does, without its cost in rounds in which nothing is found
                 findings = detector.begin_round(followed, number)
-                rated = self._rate(detector, findings, distinct) if findings else ()
+                if not findings:
+                    continue
+                rated = self._rate(detector, findings, followed)
             except Exception as error:  # noqa: BLE001  # see `contained`
                 self._leave_out(detector, error)
                 continue
+            best = {} if best is None else best
             for identity, found in rated:
                 before = best.get(identity)
                 if before is None or RANK[found.action] > RANK[before.action]:
@@ -218,9 +247,10 @@ class Scorer:
         return best
 
     def _rate(
-        self, detector: Detector, findings: Sequence[Finding], distinct: dict[str, ObservedCall]
+        self, detector: Detector, findings: Sequence[Finding], calls: Sequence[ObservedCall]
     ) -> list[tuple[str, _Best]]:
         rated: list[tuple[str, _Best]] = []
+        distinct = {call.identity: call for call in calls}
         for finding in findings:
             call = distinct.get(finding.identity or "")
             found = None if call is None else self._rung(detector, finding, call.tool)

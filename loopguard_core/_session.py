@@ -37,6 +37,10 @@ _SMALL_ROUND = 8  # calls up to which a round's small arguments are kept until i
 _QUIET = tuple(Decision(action=None, streak=streak) for streak in range(8))
 
 
+def _quiet(streak: int) -> Decision:
+    return _QUIET[streak] if streak < len(_QUIET) else Decision(action=None, streak=streak)
+
+
 def _unscored(calls: Sequence[ToolCall], *_: Any, **__: Any) -> list[Decision]:
     try:
         return [_UNSCORED] * len(calls)
@@ -354,20 +358,33 @@ class Session(SessionState):
             self._messages += 1
         self._message_state = "open"
         self._close_round()
-        over = None if self.budget.free else self._round_stop()
-        self.budget.counters.turns += 1
-        scored = self._scorer.score(calls, self.budget.counters.turns, self._messages, self._judge)
+        budget = self.budget
+        over = None if budget.free else self._round_stop()
+        budget.counters.turns += 1
+        scored = self._scorer.score(calls, budget.counters.turns, self._messages, self._judge)
+        followed = scored.followed
+        if scored.rows is None and budget.free and self._stop is None:  # nothing to say, and nothing to refuse
+            budget.counters.tool_calls += len(calls)
+            self._open.begin_with_all(followed)
+            decisions = [_QUIET[call.streak] if call.streak < len(_QUIET) else _quiet(call.streak) for call in followed]
+        else:
+            decisions = self._decided(scored, over)
+        if self._guard.plugins.observes_rounds:
+            self._tell_round(calls, scored, decisions)
+        keep = len(followed) <= _SMALL_ROUND
+        for call in followed:
+            call.shrink(keep)
+        return decisions
+
+    def _decided(self, scored: ScoredRound, over: Stop | None) -> list[Decision]:
         self._open.begin(scored.followed)
         if over is not None:
             self._declare(over)
         if scored.fired:
             self._act_on(scored)
         decisions = [self._answer(row) for row in scored.calls]
-        if self._refuses:  # only then, so that a healthy round does not pay for it
+        if self._refuses:
             self._refused = Refusals(scored, decisions)
-        self._tell_round(calls, scored, decisions)
-        for call in scored.followed:
-            call.shrink(len(scored.followed) <= _SMALL_ROUND)
         return decisions
 
     def _act_on(self, scored: ScoredRound) -> None:
@@ -394,8 +411,8 @@ class Session(SessionState):
             streak = observed.streak
             if row.followed:
                 self._open.expect(row.id, observed, duplicate=row.duplicate)
-            if verdict is None and message is None and not row.duplicate and streak < len(_QUIET):
-                return _QUIET[streak]
+            if verdict is None and message is None and not row.duplicate:
+                return _quiet(streak)
         return Decision(
             action=row.action,
             streak=streak,
@@ -582,8 +599,6 @@ class Session(SessionState):
         return None if reason is None else Stop("custom", None, _messages.custom_stop(reason))
 
     def _tell_round(self, calls: Sequence[ToolCall], scored: ScoredRound, decisions: Sequence[Decision]) -> None:
-        if not self._guard.plugins.observes_rounds:
-            return
         try:
             privacy = self._guard.policy.privacy
             rows = judged_calls(calls, scored, decisions, self._scorer.fingerprint, arguments=privacy.include_arguments)

@@ -207,7 +207,7 @@ class SessionState:
         self._refuses, self._refused = False, None
         calls = self._open.close()
         if calls:
-            self._scorer.close(calls, self.turns)
+            self._scorer.close(calls, self.budget.counters.turns)
 
     def _wake(self) -> None:
         if not self._asleep:

@@ -45,6 +45,7 @@ class Past:
     """What is known of an identity that was asked for before.
 
     Attributes:
+        identity: What it is known by.
         tool: The tool's `tool_key`.
         first: Round in which it was first asked for.
         last: Round in which it was last asked for.
@@ -59,28 +60,20 @@ class Past:
         earlier: Hashes of the outcomes there were, each with its number, the last one last.
     """
 
-    __slots__ = (
-        "changes",
-        "earlier",
-        "first",
-        "last",
-        "moving",
-        "news",
-        "polling",
-        "refused",
-        "result",
-        "same",
-        "times",
-        "tool",
-    )
-
-    def __init__(self, number: int, tool: str) -> None:
-        self.tool = tool
-        self.first = self.last = number
-        self.times = self.changes = self.same = self.news = 0
-        self.refused = self.polling = self.moving = False
-        self.result: Result | None = None
-        self.earlier: list[tuple[str | None, int]] = []
+    # In the class, without slots and a constructor, so that what is rarely set costs nothing: every new call has one.
+    identity: str = ""
+    tool: str = ""
+    first: int = 0
+    last: int = 0
+    times: int = 0
+    changes: int = 0
+    same: int = 0
+    news: int = 0
+    refused: bool = False
+    polling: bool = False
+    moving: bool = False
+    result: Result | None = None
+    earlier: Sequence[tuple[str | None, int]] = ()
 
     @property
     def outcome(self) -> int:
@@ -102,13 +95,12 @@ class Past:
         if change is not Change.CHANGED or before is None:
             return change
         self.moving = bool(_MOVES.search((result.text or "")[:_KEPT]))
-        if not self.earlier:
-            self.earlier.append((before.masked or before.digest, 0))
+        earlier = self.earlier or ((before.masked or before.digest, 0),)
         digest = result.masked or result.digest
-        known = next((number for earlier, number in self.earlier if earlier == digest), None)
-        number = max(number for _, number in self.earlier) + 1 if known is None else known
-        self.earlier = [row for row in self.earlier if row[1] != number][-(MAX_OUTCOMES - 1) :]
-        self.earlier.append((digest, number))
+        known = next((number for other, number in earlier if other == digest), None)
+        number = max(number for _, number in earlier) + 1 if known is None else known
+        kept = [row for row in earlier if row[1] != number][-(MAX_OUTCOMES - 1) :]
+        self.earlier = (*kept, (digest, number))
         return change if known is None else Change.BACK
 
     def save(self) -> list[Any]:
@@ -118,16 +110,17 @@ class Past:
         return [self.tool, numbers, self.refused + 2 * self.polling, kept, [list(row) for row in self.earlier]]
 
     @classmethod
-    def restored(cls, state: Any) -> Past:
+    def restored(cls, identity: str, state: Any) -> Past:
         """Take over what `save` gave.
 
         Raises:
             ValueError: Not such a state.
         """
         tool, numbers, flags, kept, earlier = state
-        past = cls(0, short_text(tool))
+        past = cls()
+        past.identity, past.tool = identity, short_text(tool)
         past.first, past.last, past.times, past.changes, past.news, past.same = map(count, numbers)
-        past.earlier = [(short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:]]
+        past.earlier = tuple((short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:])
         past.refused, past.polling = bool(flags & 1), bool(flags & 2)
         past.result = None if kept is None else Result.restored(kept)
         return past
@@ -157,7 +150,13 @@ class ObservedCall:
         refused: True if it was refused in this round. Set after scoring.
         gist: After a resume, a hash in place of `text`; see `loopguard_core._similar`.
         signature: Hashes of what a search returned, entry by entry; None for other tools.
-        outcome: Set when the round is closed; None if no result was recorded.
+        result: What it returned; of several different results in one round, all of them as one; None if no result was
+            recorded. Whole when the round is closed.
+        change: The result against the last one of the same identity, set when the round is closed; None where outcomes
+            are ignored.
+        number: Its round, set when it is closed.
+        before: The tool's call before that one, for the last call of a tool; see `History.last_calls`.
+        run: How often in a row the tool was asked for it, likewise.
         streak: Rounds in a row that contain this identity; set by `repeated_call`.
     """
 
@@ -170,7 +169,11 @@ class ObservedCall:
     refusable: bool = True
     nature: Nature = _UNKNOWN_NATURE
     traits: Traits = UNKNOWN
-    outcome: Outcome | None = field(default=None, init=False)
+    result: Result | None = field(default=None, init=False)
+    change: Change | None = field(default=None, init=False)
+    number: int = field(default=0, init=False)
+    before: ObservedCall | None = field(default=None, init=False)
+    run: int = field(default=1, init=False)
     streak: int = field(default=1, init=False)
     past: Past | None = field(default=None, init=False)
     fresh: bool = field(default=False, init=False)
@@ -178,6 +181,12 @@ class ObservedCall:
     refused: bool = field(default=False, init=False)
     signature: frozenset[int] | None = field(default=None, init=False)
     gist: str | None = field(default=None, init=False)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What it returned, as one value; None if no result was recorded."""
+        result = self.result
+        return None if result is None else Outcome(result.digest, result.failed, self.change, result)
 
     def shrink(self, keep: bool = False) -> None:
         """Drop what a hostile model could have made large, and what is not ours.
@@ -226,8 +235,10 @@ def _waits(arguments: dict[Any, Any]) -> bool:
     """Whether an argument makes the call itself let time pass: `wait_s = 30`, `yield_ms = 1000`."""
     for key, value in arguments.items():  # a plain loop: this runs whenever a call is made again
         kind = type(value)
-        if (kind is int or kind is float) and value > 0 and _WAITING_KEY.match(str(key)):
-            return True
+        if (kind is int or kind is float) and value > 0:
+            name = str(key)
+            if name[:1] in "wsdybpWSDYBP" and _WAITING_KEY.match(name):  # few begin as those words do
+                return True
     return False
 
 

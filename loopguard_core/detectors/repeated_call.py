@@ -33,7 +33,7 @@ MAX_IDENTITIES = 40
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
 
 _LASTING = frozenset({"auth", "validation", "not_found"})  # time alone mends none of these
-_SPARED = 4
+_CHANGED, _BACK = Change.CHANGED, Change.BACK  # an enum's members are slow to come by
 _ACKNOWLEDGEMENT = 120  # characters
 
 MAX_TOOLS = 64
@@ -54,19 +54,32 @@ class _Streak:
         probed: The streak that goes on if this request, let through to see, brings the same again; 0 if it is none.
     """
 
-    __slots__ = ("changed", "held", "length", "news", "probed", "since", "spared")
+    # In the class and without slots, so that what is rarely set costs nothing: one is made in every round.
+    changed = 0
+    news = held = spared = False
+    probed = 0
 
-    def __init__(self, length: int, since: int, *, changed: int = 0, flags: int = 0, probed: int = 0) -> None:
+    def __init__(self, length: int, since: int) -> None:
         self.length = length
         self.since = since
-        self.changed = changed
-        self.news, self.held, self.spared = bool(flags & 1), bool(flags & 2), bool(flags & 4)
-        self.probed = probed
 
     @property
     def flags(self) -> int:
         """The three marks as one number."""
         return self.news + 2 * self.held + 4 * self.spared
+
+    @classmethod
+    def restored(cls, state: Any) -> _Streak:
+        """Take over what was saved.
+
+        Raises:
+            ValueError: Not such a state.
+        """
+        length, since, changed, probed, flags = state
+        streak = cls(count(length), count(since))
+        streak.changed, streak.probed = count(changed), count(probed)
+        streak.news, streak.held, streak.spared = bool(count(flags) & 1), bool(flags & 2), bool(flags & 4)
+        return streak
 
 
 class RepeatedCall(Detector):
@@ -101,16 +114,26 @@ class RepeatedCall(Detector):
         """Count the round; every call gets its streak, and a finding from the lowest rung on."""
         if len(calls) == 1:  # by far the most common round: no grouping needed
             call = calls[0]
-            key = call.tool_key
+            key, identity = call.tool_key, call.identity
             before = self._tools.get(key)
-            streak = self._next(before, call, number)
-            self._remember(key, {call.identity: streak}, before)
+            last = None if before is None else before.get(identity)
+            streak = _Streak(1, number) if last is None else self._next(last, call, number)
+            if before is not None and len(before) == 1:  # one in place of another: nothing to count
+                before.clear()
+                before[identity] = streak
+                self._tools.move_to_end(key)
+            else:
+                self._remember(key, {identity: streak}, before)
+            call.streak = streak.length
+            if last is None and self._lowest > 1:
+                return ()
             return self._report(call, streak)
         rounds: dict[str, dict[str, _Streak]] = {}
         for call in calls:
             key = call.tool_key
             present = rounds.setdefault(key, {})
-            present[call.identity] = self._next(self._tools.get(key), call, number)
+            last = self._tools.get(key, {}).get(call.identity)
+            present[call.identity] = _Streak(1, number) if last is None else self._next(last, call, number)
         findings: list[Finding] = []
         for call in calls:
             findings.extend(self._report(call, rounds[call.tool_key][call.identity]))
@@ -118,17 +141,17 @@ class RepeatedCall(Detector):
             self._remember(key, present, self._tools.get(key))
         return findings
 
-    def _next(self, before: dict[str, _Streak] | None, call: ObservedCall, number: int) -> _Streak:
-        last = before.get(call.identity) if before is not None else None
-        if last is None:
-            return _Streak(1, number)
+    def _next(self, last: _Streak, call: ObservedCall, number: int) -> _Streak:
         if call.probe:
-            return _Streak(1, last.since, probed=last.length)
-        if last.news or call.fresh:
-            return _Streak(1, number, changed=0 if call.fresh or self._other_news(call) else last.changed)
-        if last.held:
-            return _Streak(last.length, last.since, flags=_SPARED)
-        return _Streak(last.length + 1, last.since, flags=_SPARED * last.spared)
+            streak = _Streak(1, last.since)
+            streak.probed = last.length
+        elif last.news or call.fresh:
+            streak = _Streak(1, number)
+            streak.changed = 0 if call.fresh or self._other_news(call) else last.changed
+        else:
+            streak = _Streak(last.length if last.held else last.length + 1, last.since)
+            streak.spared = last.held or last.spared
+        return streak
 
     def _other_news(self, call: ObservedCall) -> bool:
         """Whether anything else was new since the call was last asked for."""
@@ -165,15 +188,17 @@ class RepeatedCall(Detector):
         if self._history is None:
             return
         for call in calls:
-            streak = self._tools.get(call.tool_key, {}).get(call.identity)
-            if streak is None or call.outcome is None:
+            present = self._tools.get(call.tool_key)
+            streak = None if present is None else present.get(call.identity)
+            if streak is None or call.result is None:
                 continue
-            change = call.outcome.change
-            streak.news = change in (Change.CHANGED, Change.BACK)
-            moving = call.past is not None and call.past.moving
-            streak.changed = streak.changed + 1 if streak.news and not moving else 0
-            if streak.probed and not streak.news:
-                streak.length, streak.probed = streak.probed, 0
+            if call.change is _CHANGED or call.change is _BACK:
+                moving = call.past is not None and call.past.moving
+                streak.news, streak.changed = True, 0 if moving else streak.changed + 1
+            else:
+                streak.news, streak.changed = False, 0
+                if streak.probed:
+                    streak.length, streak.probed = streak.probed, 0
 
     def user_turn(self) -> None:
         """Forget: a user may well want the same thing again."""
@@ -203,12 +228,7 @@ class RepeatedCall(Detector):
         tools: OrderedDict[str, dict[str, _Streak]] = OrderedDict()
         try:
             for key, rows in state:
-                tools[short_text(key)] = {
-                    short_text(identity): _Streak(
-                        count(length), count(since), changed=count(changed), probed=count(probed), flags=count(flags)
-                    )
-                    for identity, length, since, changed, probed, flags in rows
-                }
+                tools[short_text(key)] = {short_text(identity): _Streak.restored(row) for identity, *row in rows}
         except TypeError as error:
             raise ValueError("not a saved state of repeated_call") from error
         self._tools.clear()

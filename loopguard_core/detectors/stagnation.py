@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from loopguard_core._bounded import count, short_text
-from loopguard_core._history import History, LastCall
+from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change, Result
 from loopguard_core._shell import command_in
@@ -82,7 +82,6 @@ class Stagnation(Detector):
         self._pages = Pages(history)
         self._edits = Edits(history)
         self._from = 0
-        self._last_result = 0
         self._planned = _Row(0, 0, 0)
         self._done = 0
 
@@ -127,7 +126,7 @@ class Stagnation(Detector):
             quiet >= MIN_NOTHING_NEW
             and self._several()
             and history.waiting <= history.last_news
-            and self._last_result >= number - _LATELY
+            and history.last_result >= number - _LATELY
         ):
             since = max(history.last_news, self._from) + 1
             evidence = {"rounds": quiet, "since_round": since}
@@ -161,7 +160,7 @@ class Stagnation(Detector):
 
     # -- the same thing in other words -------------------------------------------------------------------------
 
-    def _compare(self, call: ObservedCall, last: LastCall, number: int, findings: list[Finding]) -> None:
+    def _compare(self, call: ObservedCall, last: ObservedCall, number: int, findings: list[Finding]) -> None:
         tool = call.tool_key
         row = self._near.get(tool)
         if row is not None and self._world_changed(call, row):
@@ -212,7 +211,7 @@ class Stagnation(Detector):
         self._near.pop(tool, None)
         self._history.tracked.discard(tool)
 
-    def _worth_a_look(self, call: ObservedCall, last: LastCall) -> bool:
+    def _worth_a_look(self, call: ObservedCall, last: ObservedCall) -> bool:
         """Whether to compare it now; mostly likeness shows once its result is there."""
         if call.past is not None or last.run > 1 or _failed(last):
             return True
@@ -225,7 +224,7 @@ class Stagnation(Detector):
         before, after = command_in(plain_of(last.text)), command_in(call.plain)
         return before is not None and after is not None and after.startswith(before)
 
-    def _likeness(self, call: ObservedCall, last: LastCall) -> Likeness | None:
+    def _likeness(self, call: ObservedCall, last: ObservedCall) -> Likeness | None:
         if not call.text:
             return None
         after = call.plain
@@ -250,7 +249,6 @@ class Stagnation(Detector):
             result = None if outcome is None else outcome.result
             if outcome is None or result is None:
                 continue
-            self._last_result = self._history.number
             self._pages.close(call)
             self._edits.close(call)
             last = self._history.last_calls.get(call.tool_key)
@@ -261,7 +259,7 @@ class Stagnation(Detector):
                 known = result.digest in self._history.repeated
                 self._seen_before(call.tool_key, result, before, known=known)
 
-    def _seen_before(self, tool: str, result: Result, before: LastCall | None, *, known: bool) -> None:
+    def _seen_before(self, tool: str, result: Result, before: ObservedCall | None, *, known: bool) -> None:
         """Count a first result that the tool has given before, for other arguments."""
         if result.size < _SAYS_SOMETHING:
             return  # a yes, a number, a "done" may well be the same for many things
@@ -277,7 +275,7 @@ class Stagnation(Detector):
                 self._same.popitem(last=False)
         row.length, row.last = row.length + 1, self._history.number
 
-    def _settle(self, call: ObservedCall, result: Result, before: LastCall, earlier: Result) -> None:
+    def _settle(self, call: ObservedCall, result: Result, before: ObservedCall, earlier: Result) -> None:
         tool = call.tool_key
         row = self._near.get(tool)
         equal = (
@@ -312,7 +310,7 @@ class Stagnation(Detector):
             [[tool, row.length, row.since, row.last, int(row.varied), row.kind] for tool, row in table.items()]
             for table in (self._near, self._same)
         ]
-        return [rows, self._pages.save(), self._edits.save(), [self._from, self._last_result], self._plan()]
+        return [rows, self._pages.save(), self._edits.save(), self._from, self._plan()]
 
     def _plan(self) -> list[int]:
         return [self._planned.length, self._planned.since, self._planned.last, self._done]
@@ -324,7 +322,7 @@ class Stagnation(Detector):
             ValueError: Not such a state.
         """
         try:
-            rows, pages, edits, numbers, plan = state
+            rows, pages, edits, began, plan = state
             near, same = (
                 OrderedDict(
                     (
@@ -343,7 +341,7 @@ class Stagnation(Detector):
             )
             self._pages.restore(pages)
             self._edits.restore(edits)
-            self._from, self._last_result = map(count, numbers)
+            self._from = count(began)
             length, since, at, self._done = map(count, plan)
             self._planned = _Row(length, since, at)
             self._near, self._same = near, same
@@ -366,11 +364,11 @@ def _done(plan: Any) -> int:
     return sum(len(_DONE.findall(text)) for text in texts_in(plan))
 
 
-def _failed(last: LastCall) -> bool:
+def _failed(last: ObservedCall) -> bool:
     return last.result is not None and last.result.failed
 
 
-def _pending(last: LastCall) -> bool:
+def _pending(last: ObservedCall) -> bool:
     return last.result is not None and not last.result.failed and last.result.pending
 
 

@@ -28,7 +28,7 @@ import rfc8785
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loopguard_core._canonical import MAX_DEPTH, MAX_NODES, _is_plain, _Writer, canonical_json
+from loopguard_core._canonical import MAX_DEPTH, MAX_NODES, _plain_names, _Writer, canonical_json
 
 few = settings(max_examples=150, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -172,7 +172,7 @@ class TestBothPaths:
 
     @pytest.mark.parametrize("value", [{"a": [{"b": (0.5, -3)}], "é": None}, {}, {"a": []}, [], ["x"]])
     def test_plain_values_take_the_fast_path(self, value: Any) -> None:
-        assert _is_plain(value)
+        assert _plain_names(value) is not None
         assert canonical_json(value) == _Writer().text(value)
 
     @pytest.mark.parametrize(
@@ -180,8 +180,6 @@ class TestBothPaths:
         [
             {1: 2},
             {Text("a"): 1},
-            {"\U0001f600": 1},
-            {"\ud800": 1},
             {"a": 1.0},
             {"a": 1e-5},
             {"a": -1e16},
@@ -199,14 +197,14 @@ class TestBothPaths:
         ],
     )
     def test_what_the_c_encoder_would_write_otherwise_does_not(self, value: Any) -> None:
-        assert not _is_plain(value)
+        assert _plain_names(value) is None
 
     def test_nesting_past_sixteen_levels_does_not(self) -> None:
         value: Any = []
         for _ in range(15):
             value = [value]
-        assert _is_plain(value)
-        assert not _is_plain([value])
+        assert _plain_names(value) is not None
+        assert _plain_names([value]) is None
 
     def test_without_the_c_encoder_the_text_is_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         value = {"b": [1, 0.5, None, True], "a": {"é": "\n"}}

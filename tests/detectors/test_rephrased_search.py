@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopguard_core import Action, Detector, Finding, LoopGuard, Policy, ToolCall, hookimpl
-from loopguard_core._outcome import Outcome
+from loopguard_core._outcome import Result
 from loopguard_core._search_query import MAX_KEYWORDS, is_search, keywords, read_search
 from loopguard_core._search_results import MAX_ENTRIES, overlap, result_signature
 from loopguard_core.detectors import ObservedCall
@@ -44,7 +44,7 @@ class Run:
             call = Call(f"c{self.round}", tool, tool, identity, arguments)
             if result is not None:
                 call.signature = result_signature(result)
-                call.outcome = Outcome(str(hash(str(result))))
+                call.result = Result(str(hash(str(result))), False, None)
             self._open.append(call)
         return list(self.detector.begin_round(self._open, self.round))
 
