@@ -305,6 +305,62 @@ def test_near_identical_failures_have_to_be_alike(second: str, ends: bool) -> No
     assert (shown(after) == ("stagnation", "block", 4)) is not ends
 
 
+SHOES = ("red shoes", "Red Shoes", "red  shoes", "shoes, red", "RED shoes!", "(red) shoes", "red, shoes", "Shoes RED")
+
+
+def asked_for_shoes(results: list[str]) -> dict[str, int]:
+    """The same query to the word; whether it is one thing shows by the results alone."""
+    run = Run(only("stagnation"))
+    found = [run("lookup_stock", {"query": query}, result) for query, result in zip(SHOES, results, strict=False)]
+    assert not run.guard.faults.counts
+    return first_at(actions(found))
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [LONG] * 8,
+        [f"Report of 2026-11-30T10:00:0{n}Z: nothing in stock anywhere." for n in range(8)],
+        [("first line of the stock\nand a second", "and a second\nfirst line of the stock")[n % 2] for n in range(8)],
+    ],
+    ids=["equal", "times", "order"],
+)
+def test_the_same_words_are_one_thing_where_results_are_alike(results: list[str]) -> None:
+    assert asked_for_shoes(results)["block"] in (4, 5)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [f"Report of stock in hall {word} and nowhere else." for word in "red blu grn pnk gry gld wht blk".split()],
+        [f"{'x' * 30 * n} nothing in stock anywhere." for n in range(8)],
+        [("one two", "two one")[n % 2] for n in range(8)],
+        ["Error: no route to host", "Error: 403 Forbidden"] * 4,
+    ],
+    ids=["another word", "longer", "short", "other failures"],
+)
+def test_the_same_words_are_several_things_where_results_are_not(results: list[str]) -> None:
+    assert "block" not in asked_for_shoes(results)
+
+
+def test_a_question_about_one_thing_that_runs_is_a_poll_and_no_stagnation() -> None:
+    run = Run(only("stagnation"))
+    row = [run("get_export", {"id": "e1", "attempt": n}, '{"status": "in_progress", "of": "export"}') for n in range(5)]
+    assert first_at(actions(row)) == {}
+    run = Run(only("stagnation"))
+    row = [run("get_export", {"id": "e1", "attempt": n}, '{"status": "complete!!", "of": "export"}') for n in range(5)]
+    assert first_at(actions(row))["block"] == 4
+
+
+@pytest.mark.parametrize(
+    "result", ["No results were found in the whole catalogue.", '{"status": "pending", "of": "it all"}']
+)
+def test_a_result_that_says_nothing_was_there_or_is_to_come_is_not_the_same_result(result: str) -> None:
+    run = Run(only("stagnation"))
+    words = ["invoice", "order", "parcel", "refund", "coupon", "claim", "letter"]
+    assert first_at(actions([run("read_record", {"subject": word}, result) for word in words])) == {}
+
+
 def test_rounds_without_news_are_several_things_with_results() -> None:
     run = Run(only("stagnation"))
     run.news()
