@@ -232,9 +232,9 @@ class Mutation:
         return trace
 
     def tests(self, name: str, lines: range) -> list[pytest.Item]:
-        """Those that reach a line, the quickest first; what stands outside functions is reached by all."""
+        """Those that reach a line, the quickest first; what stands outside of functions may be told by any."""
         reached = self.reached[name]
-        found = {item for line in lines or reached for item in reached.get(line, ())}
+        found = {item for line in lines for item in reached.get(line, ())} if lines else set(self.took)
         return sorted((item for item in found if self.took[item] <= SLOW), key=self.took.__getitem__)
 
     def killed(self, module: ModuleType, tree: ast.Module, tests: list[pytest.Item]) -> bool:
