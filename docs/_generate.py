@@ -42,7 +42,17 @@ def conformance() -> str:
     parts += [f"| {script.name} | {script.rule} |" for script in SCRIPTS]
     parts += ["", "## What drivers can show", "", "| feature | meaning |", "|---|---|"]
     parts += [f"| `{name}` | {meaning} |" for name, meaning in FEATURES.items()]
+    parts += ["", "## What they cannot show", "", "| surface | in no way it is run | in some ways |", "|---|---|---|"]
+    parts += [_lacking(name, those) for those in found.values() for name in _surfaces(those)]
     return "\n".join(parts)
+
+
+def _lacking(surface: str, those: Sequence[Driver]) -> str:
+    """What the drivers of one surface cannot show."""
+    shown = [driver.features for driver in those if driver.surface.name == surface]
+    never = [f"`{name}`" for name in FEATURES if not any(name in features for features in shown)]
+    partly = [f"`{name}`" for name in FEATURES if 0 < sum(name in features for features in shown) < len(shown)]
+    return f"| `{surface}` | {', '.join(never) or '-'} | {', '.join(partly) or '-'} |"
 
 
 def _surfaces(those: Sequence[Driver]) -> list[str]:

@@ -91,16 +91,20 @@ class _Alone(Run):
     counted: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     async def count(self, context: ToolContext[object]) -> bool:
-        """Count the model calls since the last round; False if there were none, and so this is the same round."""
+        """Count the model calls since the last round; False if there were none, and so this is the same round.
+
+        Nothing here can hold a model call back. So a limit and a key are asked behind the call, and end the run there.
+        """
         usage = context.usage
         now = (usage.requests, usage.input_tokens, usage.output_tokens, usage.total_tokens)
         requests, read, written, total = (new - old for new, old in zip(now, self.counted, strict=True))
         if not requests:
             return False
-        self.counted = now
+        self.counted = now  # before anything waits: the round's other calls come at the same time
+        name = translate.model_name(getattr(context.agent, "model", None))
+        await self.session.abefore_model_call(name)
         for _ in range(requests - 1):  # responses that asked for no guarded tool
             await self.session.aafter_model_call()
-        name = translate.model_name(getattr(context.agent, "model", None))
         await self.session.aafter_model_call(name, Usage(read, written, total_tokens=total) if total else Usage())
         return True
 

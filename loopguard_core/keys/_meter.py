@@ -86,6 +86,7 @@ class Meter:
         self._owed: deque[tuple[Reservation | None, Decimal]] = deque()
         self._dearest = Decimal(0)
         self._failing = False
+        self._unchecked = False
         self.unknown = 0
 
     # -- the steps ---------------------------------------------------------------------------------------------
@@ -111,10 +112,13 @@ class Meter:
                 return f"The spending limit is reached: {error}."
             except LedgerError as error:
                 # What is said to the run may reach a user or a model, whom the store's address does not concern.
-                _log.warning("The spending limit on %s cannot be checked: %s", self._shown, error)
+                if not self._unchecked:  # once for each time the store fails
+                    self._unchecked = True
+                    _log.warning("The spending limit on %s cannot be checked: %s", self._shown, error)
                 if self._on_store_error == "allow":
                     return None
                 return f"The spending limit on key {self._shown} cannot be checked, because its store cannot be used."
+            self._unchecked = False
             with self._state:
                 self._held = held
                 self._renew_at = self._clock() + held.ttl * _RENEW_AFTER

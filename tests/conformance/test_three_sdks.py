@@ -22,9 +22,10 @@ SHARED = frozenset.intersection(*(driver.features for driver in DRIVERS.values()
 
 def _comparable(script: Script) -> bool:
     """Whether the file can take the place of the script's policy, and one conversation is all there is."""
-    own = script.policy or script.environment or script.escalation
+    own = script.policy or script.key or script.environment or script.escalation
     waits = script.approval  # what a wait for a human is, each SDK sees in its own way
-    return not own and not waits and script.threads == 1 and script.features <= SHARED
+    clients = "model_errors" in script.features  # and what a client raises, each words in its own way
+    return not own and not waits and not clients and script.threads == 1 and script.features <= SHARED
 
 
 @pytest.mark.parametrize("script", filter(_comparable, SCRIPTS), ids=lambda script: script.name.replace(" ", "-"))

@@ -121,6 +121,19 @@ def test_while_the_store_is_down_calls_are_denied(
     assert meter.before() is None
 
 
+def test_that_it_is_down_is_said_once_each_time(locked: Locked, caplog: pytest.LogCaptureFixture) -> None:
+    ledger, lock, unlock = locked
+    meter = Meter(ledger, ["k"], on_store_error="allow")
+    for times in (1, 2):
+        lock()
+        for _ in range(3):
+            assert meter.before() is None
+        unlock()
+        assert caplog.text.count("cannot be checked") == times
+        assert meter.before() is None
+        meter.failed()
+
+
 def test_or_let_through_and_counted_later(locked: Locked) -> None:
     ledger, lock, unlock = locked
     meter = Meter(ledger, ["k", "team"], on_store_error="allow")

@@ -78,6 +78,8 @@ class _Scripted:
 
     async def _answer(self, messages: Any, **kwargs: Any) -> ChatResponse:
         body = {"model": self.model, **self._body(messages, **kwargs)}
+        if self.max_tokens is not None:
+            body["max_tokens"] = self.max_tokens
         raw = await _post(self.base_url, body)
         return self._response(raw, raw["choices"][0]["message"])
 
@@ -104,6 +106,7 @@ class FunctionClient(_Scripted, FunctionCallingLLM):
 
     base_url: str
     model: str
+    max_tokens: int | None = None
 
     @property
     def metadata(self) -> LLMMetadata:
@@ -162,6 +165,7 @@ class _TextClient(_Scripted, CustomLLM):
 
     base_url: str
     model: str
+    max_tokens: int | None = None
     tool_names: tuple[str, ...] = ()
 
     @property

@@ -106,6 +106,7 @@ ALL = frozenset(
     {
         *("history", "usage", "cost", "unknown_tool", "invalid_json", "tool_errors", "nested", "approval"),
         *("on_stop", "raise", "fan_out", "tool_names", "sees_answers", "reads_text", "text"),
+        *("asks_first", "model_errors", "max_tokens"),
     }
 )
 """What an agent that calls functions can show."""
@@ -139,7 +140,7 @@ class AgentDriver:
         return made
 
     def llm(self, agent: Agent, model: str) -> Any:
-        return FunctionClient(base_url=agent.base_url, model=model)
+        return FunctionClient(base_url=agent.base_url, model=model, max_tokens=agent.max_tokens)
 
     def agent(self, agent: Agent, tools: list[FunctionTool]) -> Any:
         return FunctionAgent(tools=tools, llm=self.llm(agent, agent.model), streaming=self.streaming)
@@ -152,7 +153,7 @@ class ReActDriver(AgentDriver):
 
     def llm(self, agent: Agent, model: str) -> Any:
         names = tuple(spec.name for spec in agent.tools)
-        return ReActClient(base_url=agent.base_url, model=model, tool_names=names)
+        return ReActClient(base_url=agent.base_url, model=model, max_tokens=agent.max_tokens, tool_names=names)
 
     def agent(self, agent: Agent, tools: list[FunctionTool]) -> Any:
         return ReActAgent(tools=tools, llm=self.llm(agent, agent.model), streaming=self.streaming)
@@ -165,7 +166,7 @@ class CodeActDriver(AgentDriver):
 
     def llm(self, agent: Agent, model: str) -> Any:
         names = tuple(spec.name for spec in agent.tools)
-        return CodeClient(base_url=agent.base_url, model=model, tool_names=names)
+        return CodeClient(base_url=agent.base_url, model=model, max_tokens=agent.max_tokens, tool_names=names)
 
     def agent(self, agent: Agent, tools: list[FunctionTool]) -> Any:
         functions = {spec.name: body_of(spec) for spec in agent.tools}

@@ -96,6 +96,7 @@ class ToolDriver:
     surface = TOOL
     features = frozenset(
         {"usage", "cost", "tool_errors", "nested", "raise", "fan_out", "tool_names", "sees_answers", "reads_text"}
+        | {"model_errors"}
     )
     executes_stopped_round = False
 
@@ -125,7 +126,9 @@ class HandlerDriver:
     """The event handler beside an agent that is not guarded."""
 
     surface = EVENT_HANDLER
-    features = frozenset({"usage", "history", "fan_out", "tool_names", "sees_answers", "reads_text"})
+    features = frozenset(
+        {"usage", "history", "fan_out", "tool_names", "sees_answers", "reads_text", "asks_first", "model_errors"}
+    )
     executes_stopped_round = False
 
     def __init__(self, mode: str, *, streaming: bool) -> None:

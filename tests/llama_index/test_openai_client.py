@@ -38,7 +38,8 @@ class RealDriver(AgentDriver):
     """FunctionAgent."""
 
     def llm(self, agent: Any, model: str) -> Client:
-        return client(agent.base_url, model, additional_kwargs=USAGE if self.streaming else {})
+        usage = USAGE if self.streaming else {}
+        return client(agent.base_url, model, additional_kwargs=usage, max_tokens=agent.max_tokens)
 
 
 class RealWorkflowDriver(RealDriver, WorkflowDriver):

@@ -51,6 +51,7 @@ SHARED = frozenset(
     {
         *("history", "usage", "cost", "unknown_tool", "invalid_json", "nested", "raise"),
         *("fan_out", "tool_names", "sees_answers", "reads_text", "tool_errors"),
+        *("asks_first", "max_tokens"),
     }
 )
 """What both ways to attach can show."""
@@ -156,7 +157,7 @@ class _SdkDriver:
             name="agent",
             model=agent.model,
             tools=[make_tool(spec, self) for spec in agent.tools],
-            model_settings=ModelSettings(include_usage=True, preserve_raw_usage=True),
+            model_settings=ModelSettings(include_usage=True, preserve_raw_usage=True, max_tokens=agent.max_tokens),
         )
 
     def config(self, agent: Agent, config: RunConfig) -> RunConfig:
@@ -185,7 +186,7 @@ class RunnerDriver(_SdkDriver):
     """GuardedRunner."""
 
     surface = RUNNER
-    features = SHARED | {"approval", "on_stop", "text"}
+    features = SHARED | {"approval", "on_stop", "text", "model_errors"}
 
     def options(self, agent: Agent) -> tuple[Any, dict[str, Any]]:
         return GuardedRunner, {
@@ -243,7 +244,7 @@ class ModelDriver(_SdkDriver):
     """Models wrapped by `guard_run_config`, in the SDK's own Runner."""
 
     surface = MODEL
-    features = (SHARED | {"on_stop", "text"}) - {"nested"}
+    features = (SHARED | {"on_stop", "text", "model_errors"}) - {"nested"}
 
     def options(self, agent: Agent) -> tuple[Any, dict[str, Any]]:
         return Runner, {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,14 @@ from loopguard_core.testing.conformance import Agent, Conversation, Driver, Tool
 from loopguard_core.testing.conformance._driver import PARAMETERS
 
 PIECE = 16
+
+
+class ProviderError(OSError):
+    """A provider's answer that is an error: its status, and what it says."""
+
+    def __init__(self, error: urllib.error.HTTPError) -> None:
+        super().__init__(str(error))
+        self.status_code, self.body = error.code, error.read()
 
 
 class HandLoop:
@@ -36,7 +45,7 @@ class HandLoop:
     def _run(self, session: Session) -> str:
         model = self._agent.model
         while True:
-            directive = session.before_model_call(model)
+            directive = session.before_model_call(model, self._sent(), self._agent.max_tokens)
             if directive.stop is not None:
                 return self._closing(session, directive.stop)
             told = [{"role": "user", "content": text} for text in directive.steer]
@@ -75,6 +84,8 @@ class HandLoop:
 
     def _post(self, model: str, messages: Sequence[Mapping[str, Any]], *, tools: bool) -> Any:
         body: dict[str, Any] = {"model": model, "messages": list(messages)}
+        if self._agent.max_tokens is not None:
+            body["max_tokens"] = self._agent.max_tokens
         if tools:
             functions = [{"name": name, "parameters": dict(PARAMETERS)} for name in self._tools]
             body["tools"] = [{"type": "function", "function": function} for function in functions]
@@ -83,8 +94,16 @@ class HandLoop:
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise ProviderError(error) from error
+
+    def _sent(self) -> int:
+        """Tokens about to be sent, from above: three bytes each."""
+        tools = [{"name": name, "parameters": dict(PARAMETERS)} for name in self._tools]
+        return len(json.dumps([self._messages, tools])) // 3
 
     def _answer(self, session: Session, calls: Sequence[Mapping[str, Any]]) -> None:
         wanted = [ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
@@ -139,6 +158,7 @@ class HandLoopDriver:
         {
             *("history", "usage", "cost", "unknown_tool", "invalid_json", "tool_errors", "nested", "on_stop", "raise"),
             *("fan_out", "tool_names", "reads_text", "sees_answers", "text", "asks_on"),
+            *("asks_first", "model_errors", "max_tokens"),
         }
     )
 

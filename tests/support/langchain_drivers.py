@@ -118,10 +118,10 @@ class MiddlewareDriver(_GraphDriver):
         middleware = LoopGuardMiddleware(
             agent.guard,
             exit_behavior={"end": "end", "raise": "error", None: None}[agent.on_stop],
-            escalate_model=chat(agent.base_url, agent.strong_model) if agent.strong_model else None,
+            escalate_model=chat(agent, agent.strong_model) if agent.strong_model else None,
         )
         graph = create_agent(
-            chat(agent.base_url, agent.model),
+            chat(agent),
             [make_tool(spec, self.build) for spec in agent.tools],
             middleware=[middleware],
             checkpointer=InMemorySaver(),
@@ -152,7 +152,7 @@ class CallbackDriver(_GraphDriver):
         return self._build(agent, outermost=True)
 
     def _build(self, agent: Agent, *, outermost: bool) -> Callable[[], Conversation]:
-        model = chat(agent.base_url, agent.model)
+        model = chat(agent)
         tools = [make_tool(spec, partial(self._build, outermost=False)) for spec in agent.tools]
         if not outermost:  # callbacks are inherited
             return self._open(_graph(self._kind, model, tools))
@@ -189,8 +189,9 @@ class ToolNodeDriver(_GraphDriver):
     @property
     def features(self) -> frozenset[str]:
         stop = "history" if (self._handler or self._on_stop) == "drain" else "raise"
-        unseen = {"sees_answers", "reads_text"} if self._handler is None else set()
-        return (SHARED | {"approval", stop} | cost_of(self._how)) - unseen
+        unseen = {"sees_answers", "reads_text", "asks_first", "model_errors", "max_tokens"}
+        shown = SHARED | {"approval", stop} | cost_of(self._how)
+        return shown - unseen if self._handler is None else shown
 
     def build(self, agent: Agent) -> Callable[[], Conversation]:
         return self._build(agent, outermost=True)
@@ -202,7 +203,7 @@ class ToolNodeDriver(_GraphDriver):
             wrap_tool_call=tool_call_wrapper(agent.guard, on_stop=self._on_stop),
             awrap_tool_call=async_tool_call_wrapper(agent.guard, on_stop=self._on_stop),
         )
-        graph = _graph(self._kind, chat(agent.base_url, agent.model), tools, node)
+        graph = _graph(self._kind, chat(agent), tools, node)
         if not outermost:
             return self._open(graph)
         if self._handler is None:
@@ -234,7 +235,7 @@ class GuardedToolsDriver(_GraphDriver):
 
     def _build(self, agent: Agent, *, outermost: bool) -> Callable[[], Conversation]:
         made = [make_tool(spec, partial(self._build, outermost=False)) for spec in agent.tools]
-        graph = _graph(self._kind, chat(agent.base_url, agent.model), guard_tools(made, agent.guard))
+        graph = _graph(self._kind, chat(agent), guard_tools(made, agent.guard))
         if not outermost:
             return self._open(graph)
         return self._open(graph, callbacks=[LoopGuardCallbackHandler(agent.guard, on_stop=self._on_stop)])

@@ -22,7 +22,7 @@ class HandLoop:
     def __init__(self, agent: Agent, mode: Literal["invoke", "ainvoke"], *, outermost: bool) -> None:
         made = [make_tool(spec, lambda inner: lambda: HandLoop(inner, mode, outermost=False)) for spec in agent.tools]
         self._tools: dict[str, BaseTool] = {tool.name: tool for tool in guard_tools(made, agent.guard)}
-        self._model = chat(agent.base_url, agent.model).bind_tools(list(self._tools.values()))
+        self._model = chat(agent).bind_tools(list(self._tools.values()))
         self._guard, self._mode, self._outermost = agent.guard, mode, outermost
         self._messages: list[BaseMessage] = []
 

@@ -19,9 +19,16 @@ Mode = Literal["invoke", "ainvoke", "stream", "astream"]
 MODES: tuple[Mode, ...] = ("invoke", "ainvoke", "stream", "astream")
 
 
-def chat(base_url: str, model: str) -> ChatOpenAI:
-    """The real client, on the scripted server."""
-    return ChatOpenAI(model=model, base_url=base_url, api_key="none", max_retries=0, stream_usage=True)
+def chat(agent: Agent, model: str | None = None) -> ChatOpenAI:
+    """The real client, on the scripted server; of the usual model, if no other is named."""
+    return ChatOpenAI(
+        model=model or agent.model,
+        base_url=agent.base_url,
+        api_key="none",
+        max_retries=0,
+        stream_usage=True,
+        max_tokens=agent.max_tokens,
+    )
 
 
 def make_tool(spec: ToolSpec, build: Callable[[Agent], Callable[[], Conversation]]) -> StructuredTool:
@@ -51,7 +58,10 @@ def make_tool(spec: ToolSpec, build: Callable[[Agent], Callable[[], Conversation
 
 
 SHARED = frozenset(
-    {"usage", "unknown_tool", "tool_errors", "nested", "fan_out", "tool_names", "sees_answers", "reads_text"},
+    {
+        *("usage", "unknown_tool", "tool_errors", "nested", "fan_out", "tool_names", "sees_answers", "reads_text"),
+        *("asks_first", "model_errors", "max_tokens"),
+    }
 )
 """What every driver here can show."""
 

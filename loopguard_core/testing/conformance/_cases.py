@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from loopguard_core._guard import LoopGuard, PolicyLike
+from loopguard_core.keys import KeyStatus, open_ledger
 from loopguard_core.testing.conformance._driver import Agent, Conversation, Driver, ToolSpec
 from loopguard_core.testing.conformance._record import Record, unanswered_calls
 from loopguard_core.testing.conformance._script import STRONG, USUAL, Expected, Script
@@ -58,12 +62,16 @@ class Case:
 
     def _record(self, policy: PolicyLike) -> Record:
         script, record = self.script, Record()
-        with (
-            _environment(script.environment),
-            ScriptedServer(_routed(script), model=USUAL, price_per_million=script.price) as server,
-        ):
-            chosen = dict(script.policy) if policy is None else policy
-            guard = LoopGuard(chosen, plugins=[*script.plugins(record), record.recorder])
+        with ExitStack() as stack:
+            stack.enter_context(_environment(script.environment))
+            stack.enter_context(_logging(record.logged))
+            server = ScriptedServer(_routed(script), model=USUAL, price_per_million=script.price)
+            stack.enter_context(server)
+            chosen, store = dict(script.policy), ""
+            if script.key is not None:
+                store = stack.enter_context(_store(script))
+                chosen["key"] = {**script.key, "store": store}
+            guard = LoopGuard(chosen if policy is None else policy, plugins=[*script.plugins(record), record.recorder])
             build = self.driver.build(self._agent(record, server.base_url, guard))
             if script.threads == 1:
                 self._talk(record, build())
@@ -71,6 +79,10 @@ class Case:
                 with ThreadPoolExecutor(script.threads) as pool:
                     list(pool.map(lambda _: self._talk(record, build()), range(script.threads)))
             record.requests = server.requests
+            if script.key is not None:
+                gc.collect()  # runs that are noticed to be over when nothing holds them any more
+                guard.close()  # waits for what is still settled
+                record.key = None if script.store_down else _status(store, script.key["name"])
         return record
 
     def _talk(self, record: Record, conversation: Conversation) -> None:
@@ -97,7 +109,8 @@ class Case:
             for name, (_, functions) in script.nested.items()
         ]
         strong = STRONG if script.escalation else None
-        return Agent(base_url, USUAL, [*tools(script.tools), *inner], guard, strong, script.on_stop)
+        every = [*tools(script.tools), *inner]
+        return Agent(base_url, USUAL, every, guard, strong, script.on_stop, script.max_tokens)
 
 
 def cases(*drivers: Driver, scripts: Sequence[Script] = SCRIPTS) -> list[Case]:
@@ -140,6 +153,44 @@ def _counted(record: Record, name: str, function: ToolFunction) -> Callable[[Map
         return function(arguments, before)
 
     return body
+
+
+@contextmanager
+def _store(script: Script) -> Iterator[str]:
+    """The address of a new store, with what was spent in it before; where it is to be down, it cannot be opened."""
+    with tempfile.TemporaryDirectory(prefix="loopguard-conformance-", ignore_cleanup_errors=True) as directory:
+        if script.store_down:
+            yield f"sqlite:///{directory}"  # a directory is no file
+            return
+        store = f"sqlite:///{directory}/keys.db"
+        if script.key is not None and script.key_spent:
+            with open_ledger(store) as ledger:
+                ledger.settle(ledger.reserve(script.key["name"], script.key_spent), script.key_spent)
+        yield store
+
+
+def _status(store: str, key: str) -> KeyStatus:
+    with open_ledger(store) as ledger:
+        return ledger.status(key)
+
+
+class _Kept(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+
+
+@contextmanager
+def _logging(lines: list[str]) -> Iterator[None]:
+    kept, logger = _Kept(lines), logging.getLogger("loopguard")
+    logger.addHandler(kept)
+    try:
+        yield
+    finally:
+        logger.removeHandler(kept)
 
 
 @contextmanager

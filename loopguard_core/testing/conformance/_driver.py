@@ -34,11 +34,14 @@ def sent(values: Mapping[str, Any]) -> dict[str, Any]:
 
 FEATURES: Mapping[str, str] = {
     "approval": "a human can be asked before a call",
+    "asks_first": "the guard is asked before a run's first model call",
     "asks_on": "a message without a call is read, and need not end the run: the model is asked once more",
     "cost": "the provider's cost reaches the guard",
     "fan_out": "its model can ask for several calls in one response",
     "history": "there is a stored history, and the next turn goes on with it",
     "invalid_json": "arguments that are no JSON reach the guard",
+    "max_tokens": "the guard is told how much a model call sends, and the most that may come back",
+    "model_errors": "a model call that fails reaches the guard, with the client's own error",
     "nested": "a tool can run an agent",
     "notice": "the SDK's own result says why the run was ended",
     "on_stop": "a stop can end the run with a message or a last answer",
@@ -83,6 +86,7 @@ class Agent:
         tools: Its tools.
         guard: What watches it.
         on_stop: The adapter's argument for it; None leaves it to the policy.
+        max_tokens: The most tokens the model is asked to answer with; None asks for no maximum.
     """
 
     base_url: str
@@ -91,6 +95,7 @@ class Agent:
     guard: LoopGuard
     strong_model: str | None = None
     on_stop: Literal["end", "answer", "raise"] | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loopguard_core._events import DoomLoopDetected, SessionEnd
+from loopguard_core.keys import KeyStatus
 from loopguard_core.testing.conformance._driver import Turn
 from loopguard_core.testing.personas import MARK
 from loopguard_core.testing.recorder import Recorder
@@ -23,6 +24,8 @@ class Record:
         requests: Every request body the model got.
         recorder: Every event.
         history: The stored history after the last turn; None where the surface has none.
+        key: The script's key in its store, after everything; None without one, or if the store is down.
+        logged: What loopguard logged, from warnings on.
     """
 
     turns: list[Turn] = field(default_factory=list)
@@ -30,6 +33,8 @@ class Record:
     requests: list[dict[str, Any]] = field(default_factory=list)
     recorder: Recorder = field(default_factory=Recorder)
     history: Sequence[Mapping[str, Any]] | None = None
+    key: KeyStatus | None = None
+    logged: list[str] = field(default_factory=list)
 
     @property
     def end(self) -> SessionEnd:

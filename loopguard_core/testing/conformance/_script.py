@@ -70,6 +70,9 @@ class Script:
         check: Asserts that it held.
         tools: What each tool returns; called with its arguments and how often it ran before.
         policy: The policy, as a mapping.
+        key: The policy's `[key]` without its store, which is a new SQLite file for each case; None for no key.
+        key_spent: US dollars that others have spent on it before.
+        store_down: Whether that store cannot be opened.
         turns: What the user says, one a turn.
         then: What the user says after that, on surfaces that keep a history.
         needs: Capabilities without which the script makes no sense.
@@ -80,6 +83,7 @@ class Script:
         nested: Tools that run an agent: name to the persona and tools of that agent.
         approval: Names of tools that a human must approve.
         threads: How many conversations run at once with one guard and one agent.
+        max_tokens: The most tokens the model is asked to answer with.
         price: Dollars per million input and output tokens the scripted provider reports; None reports no cost.
         environment: Variables set while the guard is made.
         well_formed: Whether the history must be complete after the run, on surfaces that promise it.
@@ -91,6 +95,9 @@ class Script:
     check: Check
     tools: Mapping[str, Callable[[Mapping[str, Any], int], Any]] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
+    key: Mapping[str, Any] | None = None
+    key_spent: Decimal = Decimal(0)
+    store_down: bool = False
     turns: Sequence[str] = ("go",)
     then: str | None = None
     needs: frozenset[Capability] = frozenset()
@@ -103,6 +110,7 @@ class Script:
     )
     approval: frozenset[str] = frozenset()
     threads: int = 1
+    max_tokens: int | None = None
     price: tuple[Decimal, Decimal] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     well_formed: bool = True
