@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import tempfile
@@ -80,7 +79,6 @@ class Case:
                     list(pool.map(lambda _: self._talk(record, build()), range(script.threads)))
             record.requests = server.requests
             if script.key is not None:
-                gc.collect()  # runs that are noticed to be over when nothing holds them any more
                 guard.close()  # waits for what is still settled
                 record.key = None if script.store_down else _status(store, script.key["name"])
         return record
