@@ -210,8 +210,7 @@ class History:
             identity, tool, result = call.identity, call.tool_key, call.result
             past = known.pop(identity, None)
             if past is None:
-                past = Past()
-                past.identity, past.tool, past.first = identity, tool, number
+                past = Past(identity, tool, number)
                 if len(known) >= MAX_IDENTITIES:
                     del known[oldest := next(iter(known))]
                     if oldest in self._held:

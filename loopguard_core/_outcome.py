@@ -142,11 +142,7 @@ class Result:
         held: Bytes that are held of the text, about.
     """
 
-    # In the class, and no slots, so that what is rarely set costs nothing: one is made for every result.
-    failure: Failure | None = None
-    _masked: str | None = None
-    _packed: bytes | None = None
-    _facts: int | None = None
+    __slots__ = ("_facts", "_masked", "_masker", "_packed", "digest", "failed", "failure", "held", "plain", "size")
 
     def __init__(self, text: str, failed: bool, masker: MasksText | None, echoes: Sequence[str] = ()) -> None:
         self.size = len(text)
@@ -154,12 +150,14 @@ class Result:
             text = f"{text[:_EDGE]}\0{self.size}\0{text[-_EDGE:]}"
         self.failed = failed
         self.digest = ("!" if failed else "=") + xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
-        if failed and masker is not None:
-            # What changes by itself makes no failure a new one either.
-            self.failure = classify(text, masker(text), echoes)
-        self._masker = masker
+        # What changes by itself makes no failure a new one either.
+        self.failure: Failure | None = classify(text, masker(text), echoes) if failed and masker is not None else None
         self.plain: str | None = text
         self.held = len(text)
+        self._masker = masker
+        self._masked: str | None = None
+        self._packed: bytes | None = None
+        self._facts: int | None = None
 
     def save(self) -> list[Any]:
         """As plain JSON: hashes, and what the text says in the few respects that matter later."""
@@ -365,6 +363,8 @@ _JOINED = "+"  # no digit of a hash
 
 class _Several(Result):
     """What several calls of one identity returned in one round, as a set."""
+
+    __slots__ = ("_parts",)
 
     def __init__(self, parts: Sequence[Result]) -> None:
         super().__init__("", any(part.failed for part in parts), None)

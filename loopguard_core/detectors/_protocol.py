@@ -60,20 +60,30 @@ class Past:
         earlier: Hashes of the outcomes there were, each with its number, the last one last.
     """
 
-    # In the class, without slots and a constructor, so that what is rarely set costs nothing: every new call has one.
-    identity: str = ""
-    tool: str = ""
-    first: int = 0
-    last: int = 0
-    times: int = 0
-    changes: int = 0
-    same: int = 0
-    news: int = 0
-    refused: bool = False
-    polling: bool = False
-    moving: bool = False
-    result: Result | None = None
-    earlier: Sequence[tuple[str | None, int]] = ()
+    __slots__ = (
+        "changes",
+        "earlier",
+        "first",
+        "identity",
+        "last",
+        "moving",
+        "news",
+        "polling",
+        "refused",
+        "result",
+        "same",
+        "times",
+        "tool",
+    )
+
+    def __init__(self, identity: str, tool: str, number: int) -> None:
+        self.identity = identity
+        self.tool = tool
+        self.first = self.last = number
+        self.times = self.changes = self.same = self.news = 0
+        self.refused = self.polling = self.moving = False
+        self.result: Result | None = None
+        self.earlier: Sequence[tuple[str | None, int]] = ()
 
     @property
     def outcome(self) -> int:
@@ -117,8 +127,7 @@ class Past:
             ValueError: Not such a state.
         """
         tool, numbers, flags, kept, earlier = state
-        past = cls()
-        past.identity, past.tool = identity, short_text(tool)
+        past = cls(identity, short_text(tool), 0)
         past.first, past.last, past.times, past.changes, past.news, past.same = map(count, numbers)
         past.earlier = tuple((short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:])
         past.refused, past.polling = bool(flags & 1), bool(flags & 2)

@@ -54,14 +54,13 @@ class _Streak:
         probed: The streak that goes on if this request, let through to see, brings the same again; 0 if it is none.
     """
 
-    # In the class and without slots, so that what is rarely set costs nothing: one is made in every round.
-    changed = 0
-    news = held = spared = False
-    probed = 0
+    __slots__ = ("changed", "held", "length", "news", "probed", "since", "spared")
 
     def __init__(self, length: int, since: int) -> None:
         self.length = length
         self.since = since
+        self.changed = self.probed = 0
+        self.news = self.held = self.spared = False
 
     @property
     def flags(self) -> int:

@@ -497,6 +497,21 @@ class TestBounds:
             tracemalloc.stop()
         assert (after - before) / 4000 < 2
 
+    def test_what_a_session_keeps_by_the_dozen_has_no_dictionary(self) -> None:
+        # An object without slots gets one, of some 500 bytes, once enough of its kind were made in the process.
+        session = LoopGuard().session()
+        for number in range(100):
+            busy_round(session, number)
+        kept = [kept for kept in gc.get_objects() if type(kept).__name__ in ("Result", "Past", "_Streak")]
+        assert {type(one).__name__ for one in kept} == {"Result", "Past", "_Streak"}
+        assert not any(hasattr(one, "__dict__") for one in kept)
+
+    def test_a_call_alone_that_is_exempt_is_looked_at_once(self) -> None:
+        asked: list[object] = []
+        tools = {"probe": {"loop_key": asked.append}}
+        decisions = LoopGuard({"tools": tools}).session().begin_round([ToolCall("1", "probe", {"n": 1})])
+        assert (len(asked), decisions[0].streak) == (1, 0)
+
     def test_a_hundred_thousand_rounds(self) -> None:
         guard = LoopGuard()
         session = guard.session()
