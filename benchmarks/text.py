@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.table import Table
 
-from loopguard_core import Detector, LoopGuard, Policy, hookimpl
-from loopguard_core._policy import AVAILABLE_DETECTORS
+from loopguard_core import LoopGuard
 from loopguard_core.detectors.text_repetition import TextRepetition
 
 CHUNK = 4
@@ -126,18 +125,9 @@ def detect(pieces: list[str]) -> int:
     return cuts
 
 
-class Adds:
-    """Brings the detector into a guard that does not have it built in."""
-
-    @hookimpl
-    def detectors(self, policy: Policy) -> list[Detector]:
-        return [TextRepetition()]
-
-
 def in_a_session(pieces: list[str]) -> None:
     """Ours, with everything a session does around it."""
-    plugins = [] if TextRepetition.name in AVAILABLE_DETECTORS else [Adds()]
-    with LoopGuard({}, plugins=plugins) as guard:
+    with LoopGuard({}) as guard:
         feed = guard.session().feed_text
         for piece in pieces:
             feed(piece)

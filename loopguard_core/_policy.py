@@ -31,13 +31,7 @@ from loopguard_core._policy_resolve import OFF, Resolver
 from loopguard_core._presets import PRESETS, PresetName, check_preset, under
 from loopguard_core._types import Action
 
-__all__ = ["AVAILABLE_DETECTORS", "LATER_KEYS", "DetectorSettings", "Limits", "Policy", "ToolSettings"]
-
-AVAILABLE_DETECTORS: frozenset[str] = frozenset(DETECTORS)
-"""The detectors this release has."""
-
-LATER_KEYS: tuple[str, ...] = ()
-"""Keys a policy may hold but this release does nothing with; `hazards` says so."""
+__all__ = ["DetectorSettings", "Limits", "Policy", "ToolSettings"]
 
 
 class Policy(Settings):
@@ -177,7 +171,7 @@ class Policy(Settings):
 
     def ladders(self) -> dict[str, Ladder]:
         """The ladder of each detector, and row, that this release or a plugin has and the policy leaves on."""
-        rows = [row for row in DEFAULT_LADDERS if split_row(row)[0] in AVAILABLE_DETECTORS]
+        rows = list(DEFAULT_LADDERS)
         rows += [name for name in self.detectors if name not in DETECTORS and name not in DEFAULT_LADDERS]
         split = {row: split_row(row) for row in rows}
         return {
@@ -205,4 +199,4 @@ class Policy(Settings):
 
     def hazards(self) -> list[str]:
         """What is allowed and still hardly meant: rungs that never fire, settings without effect. One line each."""
-        return find_hazards(self, available=AVAILABLE_DETECTORS, later=LATER_KEYS)
+        return find_hazards(self)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from loopguard_core._ladder import DEFAULT_LADDERS, RUNGS, Ladder, LadderSettings, split_row
+from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, RUNGS, Ladder, LadderSettings, split_row
 from loopguard_core._policy_errors import dotted
 from loopguard_core._policy_resolve import OFF
 from loopguard_core._types import Action
@@ -13,35 +13,19 @@ from loopguard_core._types import Action
 if TYPE_CHECKING:
     from loopguard_core._policy import Policy
 
-NO_EFFECT = "not in this release: no effect"
 
-
-def find_hazards(policy: Policy, *, available: Collection[str], later: Collection[str]) -> list[str]:
+def find_hazards(policy: Policy) -> list[str]:
     """One line for each hazard, each beginning with the dotted key it is about.
 
     Args:
         policy: A valid policy.
-        available: Names of the detectors this release has.
-        later: Dotted keys that can be written but do nothing yet; `<tool>` stands for any tool.
     """
-    return [*_without_effect(policy, available, later), *_money(policy), *_ladders(policy), *_tools(policy)]
+    return [*_without_effect(policy), *_money(policy), *_ladders(policy), *_tools(policy)]
 
 
-def _without_effect(policy: Policy, available: Collection[str], later: Collection[str]) -> Iterator[str]:
-    for name, settings in policy.detectors.items():
-        known = name in DEFAULT_LADDERS or any(row.startswith(f"{name}.") for row in DEFAULT_LADDERS)
-        # Switching off what is not there yet is no mistake; names from elsewhere belong to plugins.
-        if known and split_row(name)[0] not in available and settings.enabled:
-            yield f"{dotted(('detectors', name))}: {NO_EFFECT}"
-    if not any(policy.detector_enabled(name) for name in available):
+def _without_effect(policy: Policy) -> Iterator[str]:
+    if not any(policy.detector_enabled(name) for name in DETECTORS):
         yield "detectors: every detector this release has is switched off, so only limits are left"
-    for key in later:
-        table, _, name = key.partition(".<tool>.")
-        if not name and table in policy.model_fields_set and getattr(policy, table) is not None:
-            yield f"{table}: {NO_EFFECT}"
-        for tool, tool_settings in policy.tools.items() if name else ():
-            if name in tool_settings.model_fields_set:
-                yield f"{dotted(('tools', tool, name))}: {NO_EFFECT}"
     if policy.privacy.plain_fingerprints and policy.privacy.fingerprint_key is not None:
         yield "privacy.fingerprint_key: no effect, because privacy.plain_fingerprints is true"
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loopguard_core._ladder import RUNGS, Ladder
-from loopguard_core._policy import LATER_KEYS, Policy
+from loopguard_core._policy import Policy
 from loopguard_core._policy_errors import dotted, shown
 
 
@@ -70,9 +70,6 @@ def _settings(policy: Policy) -> dict[str, Any]:
     """What can be written in a file: nothing that is None, no empty table, no secret, nothing that draws a hazard."""
     settings = _dumped(policy, "python")
     settings["privacy"].pop("fingerprint_key")
-    for key in LATER_KEYS:
-        if key not in policy.model_fields_set:
-            settings.pop(key, None)
     return {key: written for key, value in settings.items() if (written := _written(value)) not in (None, {})}
 
 
