@@ -5,11 +5,9 @@ Run by `_generate.py`, which puts them into the page.
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -41,8 +39,6 @@ TABLES: Mapping[str, type[BaseModel]] = {
 }
 """Tables in the order of the page, with the model that checks each."""
 
-ROOT = Path(__file__).parents[1]
-
 
 def policy_reference() -> str:
     """Every field with its type, default and meaning, then every ladder under every preset."""
@@ -55,8 +51,8 @@ def policy_reference() -> str:
 
 
 def _section(model: type[BaseModel], schema: Mapping[str, Any]) -> Iterator[str]:
-    file = Path(inspect.getfile(model)).relative_to(ROOT)
-    yield f"Source: class `{model.__name__}` in `{file.as_posix()}`."
+    file = f"{model.__module__.replace('.', '/')}.py"
+    yield f"Source: class `{model.__name__}` in `{file}`."
     yield ""
     yield "| key | type | default | meaning |"
     yield "|---|---|---|---|"

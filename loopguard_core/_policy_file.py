@@ -101,7 +101,7 @@ def apply_environment(policy: Policy) -> Policy:
         if name.startswith("LOOPGUARD_") and name not in VARIABLES:
             near = difflib.get_close_matches(name, VARIABLES, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(VARIABLES)}"
-            _log.warning("The environment variable %s means nothing to loopguard; %s", name, hint)
+            _log.warning("The environment variable %s means nothing to loopguard; %s", shown(name, quotes=False), hint)
     enabled = os.environ.get(ENABLED_VARIABLE, "").strip().lower()
     if enabled in _OFF:
         return policy.model_copy(update={"enabled": False})

@@ -93,7 +93,9 @@ def unanswered_calls(history: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _loop_line(event: DoomLoopDetected) -> str:
     what = f"{event.detector} {event.action.value} at {event.streak}, ladder says {event.proposed.value}"
-    about = f"{event.tool or event.channel} {event.fingerprint} {json.dumps(dict(event.evidence), sort_keys=True)}"
+    # What it cost hangs on how each SDK words a request.
+    evidence = {key: value for key, value in event.evidence.items() if not key.startswith("wasted_")}
+    about = f"{event.tool or event.channel} {event.fingerprint} {json.dumps(evidence, sort_keys=True)}"
     return f"round {event.round}, message {event.message_index}: {what}: {about}: {event.message}"
 
 
