@@ -289,6 +289,10 @@ class Served:
         with open_ledger(self.store) as ledger:
             return ledger.status(name)
 
+    def settled(self, name: str = "team") -> Any:
+        """The status once nothing is reserved: a client has its answer a moment before it is settled."""
+        return eventually(lambda: (now := self.status(name)).reserved == 0 and now)
+
     def metric(self, line: str) -> float:
         """The value of one line of the metrics."""
         found = [row for row in self.app.state.gateway.metrics.text().decode().splitlines() if row.startswith(line)]

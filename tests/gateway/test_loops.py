@@ -103,7 +103,7 @@ def test_a_model_that_listens_to_the_refusal_answers_in_the_same_request(gateway
     answer, ran, _ = chat_agent(client_of(served), stream=stream)
     assert (answer, ran) == ("It cannot be found.", 2)
     assert len(provider.requests) == 4
-    assert served.status().reserved == 0
+    served.settled()
 
 
 @BOTH
@@ -370,7 +370,7 @@ def test_a_refusal_that_the_provider_does_not_take_lets_the_call_through(gateway
     _, served = gateway(answer)
     ended, ran, _ = chat_agent(client_of(served), rounds=4)
     assert (ended, ran) == (None, 4)
-    assert served.status().reserved == 0
+    served.settled()
 
 
 def test_refusals_end_where_the_ladder_has_no_stop(gateway):
@@ -428,7 +428,7 @@ def test_usage_after_a_cut_is_estimated_in_the_ledger(gateway):
     _, served = gateway(chat(lambda _: CIRCLES))
     said, _ = streamed_text(client_of(served), [{"role": "user", "content": "?"}])
     assert float(served.status().spent) == pytest.approx(len(said) / 3 * 0.60e-6, rel=0.5)
-    assert served.status().reserved == 0
+    served.settled()
 
 
 def test_json_of_a_closing_message_is_a_whole_completion(gateway):

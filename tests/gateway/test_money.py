@@ -40,8 +40,7 @@ def post(served, body=CHAT, path="/chat/completions", **options):
 def test_what_a_call_cost_is_counted_in_full(gateway):
     _, served = gateway(costly)
     assert post(served).status_code == 200
-    status = served.status()
-    assert (status.spent, status.reserved) == (COST, 0)
+    assert served.settled().spent == COST
     assert served.metric("loopguard_gateway_cost_dollars_total") == pytest.approx(0.21)
 
 
@@ -230,7 +229,7 @@ def test_a_conversation_the_provider_keeps_is_counted_too(gateway):
 def test_an_error_costs_nothing(gateway, status):
     _, served = gateway(lambda _: Answer([b'{"error": {}}'], status))
     assert post(served).status_code == status
-    assert (served.status().spent, served.status().reserved) == (0, 0)
+    assert served.settled().spent == 0
 
 
 def test_a_store_that_cannot_be_used_lets_nothing_through(gateway, tmp_path):
@@ -261,8 +260,7 @@ def test_a_provider_that_breaks_off_is_counted_as_far_as_it_came(gateway):
         for chunk in client.chat.completions.create(**STREAMED):
             said += chunk.choices[0].delta.content or ""
     assert said == prose(600)
-    status = served.status()
-    assert status.reserved == 0
+    status = served.settled()
     assert float(status.spent) == pytest.approx(1_200 * 0.60e-6, rel=0.2)
 
 
@@ -308,4 +306,4 @@ def test_a_hold_is_renewed_while_the_call_runs(gateway):
             ledger.release(began)
         provider.release.set()
         assert running.result().status_code == 200
-    assert (served.status().reserved, served.status().spent) == (0, COST)
+    assert served.settled().spent == COST

@@ -46,7 +46,7 @@ def checked(provider, served, answer, tool):
     assert answer.startswith(ENDED)
     assert tool.ran == 2
     assert len(provider.requests) == 6
-    assert served.status().reserved == 0
+    served.settled()
 
 
 # -- LangChain ---------------------------------------------------------------------------------------------------------
