@@ -341,7 +341,10 @@ class Scorer:
             return proposed, []
         verdict = proposed
         if taken is not action:
-            verdict = replace(proposed, action=taken, message=_messages.verdict(taken, best.fact, best.advice))
+            message = _messages.verdict(taken, best.fact, best.advice)
+            # Who lets the model go on lets its stream go on too.
+            abort = proposed.abort and taken is not Action.OBSERVE
+            verdict = replace(proposed, action=taken, message=message, abort=abort)
         rungs = (taken,) if overridden or allowed else best.ladder.crossed(finding.streak)
         wanted = {self.perform(rung, refusable) for rung in rungs}
         about = finding.about or finding.identity or name
