@@ -205,7 +205,7 @@ class History:
             self._failed = False  # what was refused leaves it as it was
         if self.repeated:
             self.repeated.clear()
-        known, last_calls, watched = self._known, self.last_calls, False
+        known, last_calls, results, held, watched = self._known, self.last_calls, self.results, self._held, False
         for call in calls:
             identity, tool, result = call.identity, call.tool_key, call.result
             past = known.pop(identity, None)
@@ -213,27 +213,36 @@ class History:
                 past = Past(identity, tool, number)
                 if len(known) >= MAX_IDENTITIES:
                     del known[oldest := next(iter(known))]
-                    if oldest in self._held:
-                        self._drop(oldest)
+                    if (gone := held.pop(oldest, None)) is not None:
+                        self._bytes -= gone.held
+                        gone.let_go()
             known[identity] = call.past = past  # the one asked for last
             last = last_calls.get(tool)
             if result is not None:
-                before = past.result
+                self.last_result = number
+                digest, before = result.digest, past.result
+                if given := results.get(digest) == tool:
+                    self.repeated.add(digest)
                 if before is None:
-                    past.result, change = result, _FIRST
-                    if result.failed or self.results.get(result.digest) == tool or _may_repeat(result, last):
-                        self._failed = self._failed or result.failed
+                    past.result, change, failed = result, _FIRST, result.failed
+                    if failed or given or (last is not None and _may_repeat(result, last.result)):
+                        self._failed = self._failed or failed
                         self._watch(tool)
-                    news = news or not (result.failed or result.empty)
+                    news = news or not (failed or result.empty)
+                    self._hold(identity, result)
                 else:
-                    if before.digest == result.digest:
+                    if before.digest == digest:
                         result = call.result = before  # what is known of it need not be worked out again
                     change = self._compare(call, past, before, result)
                     news = news or change is _CHANGED
+                    if result is not before:
+                        self._hold(identity, result)
+                results[digest] = tool
+                if len(results) > MAX_RESULTS:
+                    del results[next(iter(results))]
                 call.change = change
                 if "mutates" in call.traits and not result.failed and (change is _FIRST or change is _CHANGED):
                     epoch_by, self.epoch_tool = identity, tool
-                self._keep(identity, tool, result, before)
             if tool in self._hot:
                 watched = True
             past.refused, past.last = call.refused, number
@@ -261,10 +270,12 @@ class History:
             self.epoch, self._epoch_by = number, epoch_by
         requests: list[Request] = []
         for call in calls:
-            if (seen := call.past) is not None:
-                seen.news = self.news
-                requests.append((call.identity, seen.outcome if seen.earlier else 0))
-        self.rounds.append((number, tuple(requests if len(requests) == 1 else sorted(requests)[:_WIDE]), news))
+            past = known[call.identity]
+            past.news = self.news
+            requests.append((call.identity, past.outcome if past.earlier else 0))
+        if len(requests) > 1:
+            requests = sorted(requests)[:_WIDE]
+        self.rounds.append((number, tuple(requests), news))
         return cues
 
     def _nothing_moves(self, calls: Sequence[ObservedCall], cues: int) -> bool:
@@ -277,17 +288,8 @@ class History:
         self._same = not cues and len(calls) == 1 and call.change is _SAME and call.past is not None
         return before and self._same
 
-    def _keep(self, identity: str, tool: str, result: Result, before: Result | None) -> None:
-        """Keep a result: its hash for some time, its text as long as there is room."""
-        self.last_result = self.number
-        digest, results = result.digest, self.results
-        if results.get(digest) == tool:
-            self.repeated.add(digest)
-        results[digest] = tool
-        if len(results) > MAX_RESULTS:
-            del results[next(iter(results))]
-        if result is before:
-            return
+    def _hold(self, identity: str, result: Result) -> None:
+        """Hold a result's text as long as there is room."""
         held = self._held
         if identity in held:
             self._drop(identity)
@@ -390,9 +392,8 @@ class History:
         self.tracked = {short_text(tool) for tool in state["tracked"][:MAX_HOT]}
 
 
-def _may_repeat(result: Result, last: ObservedCall | None) -> bool:
+def _may_repeat(result: Result, earlier: Result | None) -> bool:
     """A cheap first look whether a tool gave nearly the same before: few results do."""
-    earlier = None if last is None else last.result
     if earlier is None or not -_HEAD <= result.size - earlier.size <= _HEAD:
         return False
     one, other = result.plain or result.text, earlier.plain or earlier.text

@@ -324,7 +324,8 @@ class Outcome:
 
 def is_own_words(output: Any) -> bool:
     """Whether an output is loopguard's refusal rather than a tool's answer."""
-    return isinstance(output, str) and REFUSED in output[:_WITHIN]
+    # The bracket first, which few results have there: that costs least.
+    return isinstance(output, str) and "[" in (head := output[:_WITHIN]) and REFUSED in head
 
 
 def text_of(output: Any, result_key: Any = None) -> str:

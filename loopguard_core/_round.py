@@ -103,7 +103,9 @@ class OpenRound:
             return False
         if not is_own_words(output):
             call = place.call if isinstance(place, _Slot) else place
-            place.result = self._result(call, output, _failed(call, output) if is_error is None else is_error)
+            if is_error is None:
+                is_error = judge_error(output) or ("mutates" in call.traits and nothing_done(output))
+            place.result = self._result(call, output, is_error)
         return True
 
     def _slot(self, key: str) -> _Slot | None:
@@ -174,10 +176,6 @@ class OpenRound:
         self._calls, self._slots = list(calls.values()), restored._slots
         self._spare = 0
         self._own = {}
-
-
-def _failed(call: ObservedCall, output: Any) -> bool:
-    return judge_error(output) or ("mutates" in call.traits and nothing_done(output))
 
 
 def _saved(call: ObservedCall) -> list[Any]:

@@ -62,6 +62,8 @@ class SessionRounds(SessionModelCalls):
             self._settle_directive(reported=False)
         if self._message_state == "open":
             self._messages += 1
+            if self._fed:  # a round shows that its message is complete, announced or not
+                self._drop_message()
         self._message_state = "open"
         self._close_round()
         budget = self.budget

@@ -95,6 +95,7 @@ class SessionState:
         self._ended: SessionEnd | None = None
         self._messages = 0
         self._message_state: Literal["open", "ended", "called"] = "open"
+        self._fed = False  # whether detectors read text of a message that has not ended
         self._answer_asked = False
         self._asleep = False
         self._origin_fields = {field.name: getattr(origin, field.name) for field in dataclasses.fields(Origin)}

@@ -29,6 +29,7 @@ class SessionText(SessionHooks):
             self._money.hears(delta)
         if not self._guard.enabled or not self._scorer.reads_text:
             return None
+        self._fed = True
         # Other people's detectors get every piece at once; ours read in blocks, which costs far less.
         text = self._pending_text.add(delta, channel) if self._scorer.own_detectors else delta
         return None if text is None else self._read_text(text, channel)
@@ -49,7 +50,7 @@ class SessionText(SessionHooks):
         reads = self._guard.enabled and self._scorer.reads_text
         found = [self._read_text(text, channel) for channel, text in self._pending_text.rest()] if reads else []
         self._messages += 1
-        self._message_state = "ended"
+        self._message_state, self._fed = "ended", False
         if reads:
             found.append(self._read(lambda detector: detector.end_message(finish_reason), None, self._messages))
         verdicts = [verdict for verdict in found if verdict is not None]
@@ -66,6 +67,7 @@ class SessionText(SessionHooks):
     def _drop_message(self) -> None:
         """The running message will never be complete: a retry writes it anew."""
         self._pending_text.clear()
+        self._fed = False
         if self._scorer.reads_text:
             for detector in self._scorer.detectors:
                 self._scorer.contained(detector, detector.begin_message)

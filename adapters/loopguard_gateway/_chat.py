@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from loopguard_core import Channel, Usage
 from loopguard_core.transcripts import AssistantMessage, Document, Message, TranscriptError, openai_chat
-from loopguard_gateway import _links
+from loopguard_gateway import _fields, _links
 from loopguard_gateway._errors import bad_request
 from loopguard_gateway._sse import DONE, written
 from loopguard_gateway._wire import Asked, Closing, Piece, Reader, Said
 
 name = "chat_completions"
+path = "/chat/completions"
 keeps = False
 
 _INSTRUCTIONS = ("system", "developer")
 _REASONING = ("reasoning_content", "reasoning")
 _MAX_CALLS = 1_024
+_ARGUMENTS = {"function": "arguments", "custom": "input"}
+_NOT_SAID = ("role", "id", "type")
 _TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 
 
@@ -28,19 +32,22 @@ def asked(body: Mapping[str, Any]) -> Asked:
     messages = body.get("messages")
     if not isinstance(messages, list):
         raise bad_request("`messages` must be a list of messages")
+    # Which of two names a provider listens to is not known here, so the larger number counts.
+    most = [_fields.number(body, field) for field in ("max_completion_tokens", "max_tokens")]
+    choices = [_fields.number(body, field) for field in ("n", "best_of")]
     return Asked(
         body,
         model=_text(body.get("model")),
-        stream=body.get("stream") is True,
-        output_tokens=_count(body.get("max_completion_tokens"), body.get("max_tokens")),
-        choices=_count(body.get("n")) or 1,
+        stream=_fields.flag(body, "stream"),
+        output_tokens=max((count for count in most if count is not None), default=None),
+        choices=max(count or 1 for count in choices),
         items=messages,
     )
 
 
 def read(items: Sequence[Any]) -> Sequence[Message]:
     """Messages in the core's form."""
-    return openai_chat.read(Document(list(items))).messages
+    return openai_chat.read(Document({"messages": list(items)})).messages
 
 
 def links(items: Sequence[Any]) -> list[tuple[int, bytes]]:
@@ -56,7 +63,7 @@ def _link(item: Any) -> bytes:
 
 
 def _assistant(message: Any) -> AssistantMessage:
-    read_message = openai_chat.read(Document([message])).messages[0]
+    read_message = next(iter(read([message])), None)
     return read_message if isinstance(read_message, AssistantMessage) else AssistantMessage()
 
 
@@ -77,9 +84,11 @@ def _said(message: Mapping[str, Any], finish: Any, body: Mapping[str, Any]) -> S
 
 
 def results(response: Said, outputs: Mapping[str, str]) -> list[Any] | None:
-    """The message, and a tool message for each of its calls."""
+    """The message, and a tool message for each of its calls; None where they have no ids of their own."""
     message = response.items[0]
-    if not all(isinstance(call, dict) and call.get("id") for call in message.get("tool_calls") or ()):
+    calls = message.get("tool_calls")
+    known = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    if known != list(outputs):  # calls without ids, two with the same one, or the old `function_call`
         return None
     answers = [{"role": "tool", "tool_call_id": call, "content": output} for call, output in outputs.items()]
     return [{**message, "role": "assistant"}, *answers]
@@ -124,12 +133,27 @@ def _usage(usage: Usage | None) -> dict[str, Any]:
     return {"prompt_tokens": sent, "completion_tokens": received, "total_tokens": sent + received}
 
 
+@dataclass(slots=True)
+class _Called:
+    """A call of a stream, as far as it came."""
+
+    kind: str
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+    def written(self) -> dict[str, Any]:
+        """The call in a message."""
+        called = {"name": self.name, _ARGUMENTS[self.kind]: "".join(self.arguments)}
+        return {"id": self.id, "type": self.kind, self.kind: called}
+
+
 class _ChatReader:
     """Puts the chunks of a stream together."""
 
     def __init__(self) -> None:
         self._message: dict[str, list[str]] = {"content": [], "reasoning_content": []}
-        self._calls: dict[int, dict[str, Any]] = {}
+        self._calls: dict[int, _Called] = {}
         self._finish: str | None = None
         self._body: dict[str, Any] = {}
 
@@ -138,17 +162,17 @@ class _ChatReader:
             if data.get(key) is not None:
                 self._body[key] = data[key]
         choices = data.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict) and choice.get("index", 0) == 0:
-                return self._choice(choice)
-        return Piece()
+        rows = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+        spoken = [text for choice in rows for text in _texts_of(choice.get("delta"))]
+        first = next((choice for choice in rows if choice.get("index", 0) == 0), None)
+        return Piece(spoken=spoken) if first is None else self._choice(first, spoken)
 
-    def _choice(self, choice: dict[str, Any]) -> Piece:
+    def _choice(self, choice: dict[str, Any], spoken: list[str]) -> Piece:
         if isinstance(choice.get("finish_reason"), str):
             self._finish = choice["finish_reason"]
         delta = choice.get("delta")
         if not isinstance(delta, dict):
-            return Piece()
+            return Piece(spoken=spoken)
         texts: list[tuple[Channel, str]] = []
         reasoning = next((delta[key] for key in _REASONING if isinstance(delta.get(key), str) and delta[key]), None)
         if reasoning:
@@ -162,31 +186,29 @@ class _ChatReader:
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
                 texts += self._call(call)
-        return Piece(texts, calls=bool(calls) or "function_call" in delta)
+        return Piece(texts, spoken, calls=bool(calls) or "function_call" in delta)
 
     def _call(self, call: dict[str, Any]) -> list[tuple[Channel, str]]:
         place = call.get("index", len(self._calls))
         if not isinstance(place, int) or len(self._calls) >= _MAX_CALLS:
             return []
-        known = self._calls.setdefault(place, {"id": "", "type": "function", "function": {"name": "", "arguments": []}})
-        known["id"] = known["id"] or call.get("id") or ""
-        called = call.get("function")
+        kind = "custom" if isinstance(call.get("custom"), dict) else "function"
+        known = self._calls.setdefault(place, _Called(kind))
+        known.id = known.id or _text(call.get("id")) or ""
+        called = call.get(kind)
         if not isinstance(called, dict):
             return []
-        function = known["function"]
-        function["name"] = function["name"] or called.get("name") or ""
-        if not isinstance(called.get("arguments"), str) or not called["arguments"]:
+        known.name = known.name or _text(called.get("name")) or ""
+        arguments = _text(called.get(_ARGUMENTS[kind]))
+        if arguments is None:
             return []
-        function["arguments"].append(called["arguments"])
-        return [("arguments", called["arguments"])]
+        known.arguments.append(arguments)
+        return [("arguments", arguments)]
 
     def said(self) -> Said:
         message: dict[str, Any] = {key: "".join(pieces) for key, pieces in self._message.items() if pieces}
         if self._calls:
-            message["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": "".join(call["function"]["arguments"])}}
-                for _, call in sorted(self._calls.items())
-            ]
+            message["tool_calls"] = [call.written() for _, call in sorted(self._calls.items())]
         message.setdefault("content", None)
         return _said(message, self._finish, self._body)
 
@@ -227,5 +249,14 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _count(*values: Any) -> int | None:
-    return next((value for value in values if type(value) is int and value > 0), None)
+def _texts_of(delta: Any) -> Iterator[str]:
+    """Everything that a delta says, also in fields that only one provider knows."""
+    rest = [delta]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            rest += [inner for key, inner in value.items() if key not in _NOT_SAID]
+        elif isinstance(value, list):
+            rest += value

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from starlette.types import Receive, Scope, Send
 
-from loopguard_gateway._errors import Refused, slow_client, too_large
+from loopguard_gateway._errors import Refused, bad_request, slow_client, too_large
+from loopguard_gateway._room import Share
 from loopguard_gateway._settings import Settings
 from loopguard_gateway._upstream import Headers, Target
 
@@ -34,13 +36,19 @@ class Client:
         self._settings = settings
 
     def target(self, path: str) -> Target:
-        """The request, to be sent on.
+        """The request, to be sent on: without the client's own key, wherever it was put besides.
 
         Args:
-            path: Its path at the provider, as the client wrote it.
+            path: Its path at the provider.
+
+        Raises:
+            Refused: The key is in the address.
         """
-        query = self._scope.get("query_string", b"").decode("latin-1")
-        return Target(self._scope["method"], path, query, list(self._scope["headers"]))
+        query, secret = self._scope.get("query_string", b"").decode("latin-1"), self.secret
+        if secret in unquote(query):
+            raise bad_request("the key must not be in the address: the header Authorization is its place")
+        headers = [(name, value) for name, value in self._scope["headers"] if secret.encode("latin-1") not in value]
+        return Target(self._scope["method"], path, query, headers)
 
     def header(self, name: bytes) -> str | None:
         """A header, where the client sent it."""
@@ -52,11 +60,14 @@ class Client:
         scheme, _, token = (self.header(b"authorization") or "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else ""
 
-    async def body(self) -> bytes:
+    async def body(self, share: Share) -> bytes:
         """The whole body.
 
+        Args:
+            share: Where the memory for it is taken.
+
         Raises:
-            Refused: It is too large, or did not come in time.
+            Refused: It is too large, did not come in time, or there is no room for it.
             ClientGone: It never came whole.
         """
         most = self._settings.max_body
@@ -70,9 +81,11 @@ class Client:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
                         raise ClientGone
-                    body += message.get("body", b"")
-                    if len(body) > most:
+                    piece = message.get("body", b"")
+                    if len(body) + len(piece) > most:
                         raise too_large(most)
+                    share.take(2 * len(piece))  # it is parsed too
+                    body += piece
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:

@@ -82,6 +82,12 @@ def too_large(limit: int) -> Refused:
     return Refused(413, text, label="too_large", headers={"connection": "close"})
 
 
+def too_complex(limit: int) -> Refused:
+    """The request's body would take too much room once it is parsed."""
+    text = f"the request has more than {limit} brackets and commas, the most this gateway takes"
+    return Refused(413, text, label="too_large")
+
+
 def slow_client(seconds: float) -> Refused:
     """The client did not send its request in time."""
     text = f"the request did not arrive within {seconds:g} s"

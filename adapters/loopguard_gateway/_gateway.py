@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from loopguard_core import LoopGuard, PolicyLike, Usage, as_guard
 from loopguard_gateway._conversations import Conversations
 from loopguard_gateway._errors import busy
 from loopguard_gateway._metrics import Metrics
+from loopguard_gateway._room import Room, Share
 from loopguard_gateway._settings import OnStop, Settings, SettingsError
 from loopguard_gateway._surfaces import GATEWAY
 from loopguard_gateway._till import Till
@@ -27,9 +26,6 @@ class Gateway:
     Args:
         policy: What `as_guard` takes. A guard must not spend on a key of its own.
         settings: The settings.
-
-    Attributes:
-        closing: Whether it is being shut down.
 
     Raises:
         LoopGuardError: Policy or store cannot be used.
@@ -47,9 +43,8 @@ class Gateway:
         self.upstream = Upstream(settings)
         self.metrics = Metrics()
         self.conversations = Conversations(self.guard, settings.max_sessions)
-        self.closing = False
         self._running = 0
-        self._background: set[asyncio.Task[Any]] = set()
+        self._room = Room(settings.max_memory)
 
     @property
     def on_stop(self) -> OnStop:
@@ -57,16 +52,18 @@ class Gateway:
         return self.settings.on_stop or self.guard.policy.on_stop.how
 
     @contextmanager
-    def place(self, endpoint: str) -> Iterator[None]:
-        """One of the places for requests. Raises `Refused` where all are taken."""
+    def place(self, endpoint: str) -> Iterator[Share]:
+        """One of the places for requests, and what it takes in memory. Raises `Refused` where all are taken."""
         if self._running >= self.settings.max_concurrent:
             raise busy()
         began = time.monotonic()
         self._running += 1
         self.metrics.running.inc()
+        share = self._room.share()
         try:
-            yield
+            yield share
         finally:
+            share.give_back()
             self._running -= 1
             self.metrics.running.dec()
             self.metrics.seconds.labels(endpoint).observe(time.monotonic() - began)
@@ -80,13 +77,6 @@ class Gateway:
         if usage.estimated:
             self.metrics.estimated.inc()
 
-    def later(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Do something that has to be finished before the gateway ends."""
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
     async def open(self) -> None:
         """Get ready."""
         await self.till.open()
@@ -94,9 +84,6 @@ class Gateway:
 
     async def close(self) -> None:
         """Count what is still to be counted, and let go of everything."""
-        self.closing = True
-        if self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
         self.conversations.close()
         await self.upstream.close()
         await self.till.close()

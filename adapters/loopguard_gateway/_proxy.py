@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+import re
+from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive, Scope, Send
 
@@ -15,12 +14,16 @@ from loopguard_gateway._errors import Refused, bad_request, unauthorized
 from loopguard_gateway._exchange import Exchange
 from loopguard_gateway._gateway import Gateway
 from loopguard_gateway._passed import pass_on
+from loopguard_gateway._request import PART_BYTES, parsed, parts
+from loopguard_gateway._room import Share
+from loopguard_gateway._upstream import Target
 from loopguard_gateway._watch import Watch
 from loopguard_gateway._wire import Wire
 
 _LARGE = 256 * 1024
-"""Bytes from which a request is parsed in a thread, so that it holds up nobody else's stream."""
+"""Bytes from which a request is parsed in a thread, so that it holds up nobody else's stream for long."""
 _MAX_RUN = 128
+_NAME = re.compile(r"[A-Za-z0-9._:@+~-]+")
 
 
 class Proxy:
@@ -64,21 +67,24 @@ class Proxy:
         if key is None:
             raise unauthorized()
         run = _run_name(client.header(b"x-loopguard-session"))
-        with gateway.place(self._name):
-            raw = await client.body()
-            return await _unless_gone(client, lambda: self._answer(client, scope, key, run, raw))
+        target = client.target(_model_path(scope["path"]) if self._wire is None else self._wire.path)
+        with gateway.place(self._name) as share:
+            raw = await client.body(share)
+            return await _unless_gone(client, lambda: self._answer(client, target, share, key, run, raw))
 
-    async def _answer(self, client: Client, scope: Scope, key: str, run: str | None, raw: bytes) -> str:
+    async def _answer(
+        self, client: Client, target: Target, share: Share, key: str, run: str | None, raw: bytes
+    ) -> str:
         gateway, wire = self._gateway, self._wire
-        target = client.target(_path(scope))
         if wire is None:
-            return await pass_on(gateway, client, target, raw)
-        body = await asyncio.to_thread(_parsed, raw) if len(raw) > _LARGE else _parsed(raw)
+            return await pass_on(gateway, client, target, share, raw)
+        share.take(parts(raw) * PART_BYTES)
+        body = await asyncio.to_thread(parsed, raw) if len(raw) > _LARGE else parsed(raw)
         asked = wire.asked(body)
         watch = Watch(gateway.guard, gateway.conversations, gateway.metrics, wire, asked, key, run)
         try:
             watch.find()
-            return await Exchange(gateway, client, wire, asked, watch, target, key, raw).run()
+            return await Exchange(gateway, client, share, wire, asked, watch, target, key, raw).run()
         finally:
             watch.close()
 
@@ -115,23 +121,18 @@ async def _told(client: Client, refused: Refused) -> None:
             await client.finish()
 
 
-def _path(scope: Scope) -> str:
-    """The path at the provider, as the client wrote it."""
-    raw = scope.get("raw_path") or scope["path"].encode()
-    return str(raw.partition(b"?")[0].decode("latin-1")).removeprefix("/v1")
+def _model_path(path: str) -> str:
+    """Where one model or the list of them is at the provider.
 
-
-def _parsed(raw: bytes) -> Mapping[str, Any]:
-    try:
-        body = json.loads(raw)
-    except RecursionError:
-        raise bad_request("the request's body is nested too deeply") from None
-    except ValueError as error:
-        where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        raise bad_request(f"the request's body is not JSON{where}") from None
-    if not isinstance(body, dict):
-        raise bad_request("the request's body must be a JSON object")
-    return body
+    Raises:
+        Refused: The path would lead out of there: to files, to stored answers, to whatever the provider's key opens.
+    """
+    names = path.removeprefix("/v1/models").removeprefix("/").split("/")
+    if path == "/v1/models":
+        return "/models"
+    if not all(_NAME.fullmatch(name) and name.strip(".") for name in names):
+        raise Refused(404, "the name of a model has letters, digits and . _ : @ + ~ - only", label="unknown")
+    return "/models/" + "/".join(names)
 
 
 def _run_name(header: str | None) -> str | None:

@@ -15,12 +15,13 @@ from loopguard_core.transcripts import (
     UserMessage,
     openai_responses,
 )
-from loopguard_gateway import _links
+from loopguard_gateway import _fields, _links
 from loopguard_gateway._errors import bad_request
 from loopguard_gateway._responses_stream import OWN_ID, ResponseReader, closed_response
 from loopguard_gateway._wire import Asked, Closing, Reader, Said
 
 name = "responses"
+path = "/responses"
 keeps = True
 
 _OUTPUTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
@@ -34,7 +35,7 @@ def asked(body: Mapping[str, Any]) -> Asked:
         sent = [{"role": "user", "content": sent}]
     if sent is not None and not isinstance(sent, list):
         raise bad_request("`input` must be text or a list of items")
-    if body.get("background") is True:
+    if _fields.flag(body, "background"):
         raise bad_request("`background` is not possible here: what such a response costs is not known when it begins")
     if str(body.get("previous_response_id")).startswith(OWN_ID):
         raise bad_request(
@@ -43,12 +44,11 @@ def asked(body: Mapping[str, Any]) -> Asked:
         )
     conversation = body.get("conversation")
     kept = conversation.get("id") if isinstance(conversation, dict) else conversation
-    most = body.get("max_output_tokens")
     return Asked(
         body,
         model=_text(body.get("model")),
-        stream=body.get("stream") is True,
-        output_tokens=most if type(most) is int and most > 0 else None,
+        stream=_fields.flag(body, "stream"),
+        output_tokens=_fields.number(body, "max_output_tokens"),
         choices=1,
         items=sent or [],
         after=_text(body.get("previous_response_id")) or _text(kept),
@@ -57,7 +57,7 @@ def asked(body: Mapping[str, Any]) -> Asked:
 
 def read(items: Sequence[Any]) -> Sequence[Message]:
     """Items in the core's form."""
-    return openai_responses.read(Document(list(items))).messages if items else ()
+    return openai_responses.read(Document({"messages": list(items)})).messages if items else ()
 
 
 def links(items: Sequence[Any]) -> list[tuple[int, bytes]]:

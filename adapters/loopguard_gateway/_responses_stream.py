@@ -55,17 +55,19 @@ class ResponseReader:
             self._finished = kind in _LAST
             return Piece(last=self._finished)
         channel, delta = _TEXTS.get(kind), data.get("delta")
+        spoken = [delta] if isinstance(delta, str) else []
         if channel is not None and isinstance(delta, str) and delta:
             if channel == "content":
                 self._open.append(delta)
-            return Piece([(channel, delta)], calls=channel == "arguments")
+            return Piece([(channel, delta)], spoken, calls=channel == "arguments")
         item = data.get("item")
         if isinstance(item, dict):
             if kind == "response.output_item.done" and len(self._items) < _MAX_ITEMS:
                 self._items.append(item)
                 self._open.clear()
-            return Piece(calls=_is_call(item))
-        return Piece(calls=kind.startswith(("response.function_call", "response.custom_tool_call", "response.mcp")))
+            return Piece(spoken=spoken, calls=_is_call(item))
+        calls = kind.startswith(("response.function_call", "response.custom_tool_call", "response.mcp"))
+        return Piece(spoken=spoken, calls=calls)
 
     def said(self) -> Said:
         """What came so far."""

@@ -13,7 +13,7 @@ from loopguard_core.keys import DEFAULT_STORE
 OnStop = Literal["end", "answer", "raise"]
 
 _TIMES = ("connect_timeout", "silence_timeout", "call_timeout", "body_timeout", "send_timeout", "hold_ttl")
-_COUNTS = ("max_body", "max_answer", "max_concurrent", "max_sessions", "max_output_tokens")
+_COUNTS = ("max_body", "max_answer", "max_memory", "max_concurrent", "max_sessions", "max_output_tokens")
 _HOLD_TTL = (3.0, 7 * 86_400.0)
 
 
@@ -32,7 +32,9 @@ class Settings:
         on_stop: How a run ends: `end` with a closing message, `answer` with one last model call without tools, `raise`
             with an error; None takes the policy's `on_stop.how`.
         max_body: Bytes a request may have. 32 MiB: above what providers take.
-        max_answer: Bytes an answer that is not streamed may have, as sent. 64 MiB.
+        max_answer: Bytes an answer may have, as sent. 64 MiB: a stream takes some 200 bytes a token.
+        max_memory: Bytes that requests and whole answers may take together in one process while they are served; the
+            next ones are told to come back. 512 MiB.
         max_concurrent: Requests at once in one process; the next ones are told to come back.
         max_sessions: Conversations remembered in one process; the ones used longest ago go first. A conversation that
             was forgotten is read again from what its next request holds.
@@ -57,6 +59,7 @@ class Settings:
     on_stop: OnStop | None = None
     max_body: int = 32 * 1024 * 1024
     max_answer: int = 64 * 1024 * 1024
+    max_memory: int = 512 * 1024 * 1024
     max_concurrent: int = 1_000
     max_sessions: int = 10_000
     max_output_tokens: int = 16_384

@@ -30,20 +30,23 @@ def sent_tokens(size: int, body: Any) -> int:
         if isinstance(value, dict):
             rest += value.values()
             if value.get("type") in _IMAGES:
-                tokens += IMAGE_TOKENS
+                # A picture is not read as the text it is sent as; text that only begins like one is.
+                tokens += IMAGE_TOKENS - _inline(value.get("image_url")) // _BYTES_PER_TOKEN
         elif isinstance(value, list):
             rest += value
-        elif isinstance(value, str) and value.startswith("data:image/"):
-            tokens -= len(value) // _BYTES_PER_TOKEN  # a picture is not read as the text it is sent as
     return max(1, tokens)
 
 
+def _inline(picture: Any) -> int:
+    """Characters of a picture that is sent along, and not by its address."""
+    url = picture.get("url") if isinstance(picture, dict) else picture
+    return len(url) if isinstance(url, str) and url.startswith("data:image/") else 0
+
+
 def reported(usage: Usage | None) -> bool:
-    """Whether a provider said what a call used."""
+    """Whether a provider said what a call used, so that it can be priced: a total alone cannot."""
     return usage is not None and (
-        usage.cost is not None
-        or usage.total_tokens is not None
-        or (usage.input_tokens is not None and usage.output_tokens is not None)
+        usage.cost is not None or (usage.input_tokens is not None and usage.output_tokens is not None)
     )
 
 
@@ -56,3 +59,7 @@ class Heard:
     def add(self, text: str) -> None:
         """A piece of it."""
         self.tokens += estimate_tokens(text)
+
+    def garbage(self, size: int) -> None:
+        """Bytes of it that cannot be read."""
+        self.tokens += -(-size // _BYTES_PER_TOKEN)

@@ -62,11 +62,13 @@ class Piece:
 
     Attributes:
         texts: New text by channel.
+        spoken: All of its text, of every answer and in whatever field, for what it costs where nobody reports that.
         calls: Whether it belongs to a tool call.
         last: Whether the response is complete with it.
     """
 
     texts: Sequence[tuple[Channel, str]] = ()
+    spoken: Sequence[str] = ()
     calls: bool = False
     last: bool = False
 
@@ -114,6 +116,10 @@ class Wire(Protocol):
     @property
     def name(self) -> str:
         """The endpoint, for metrics."""
+
+    @property
+    def path(self) -> str:
+        """Where it is at the provider."""
 
     @property
     def keeps(self) -> bool:

@@ -92,7 +92,7 @@ class _Service:
 
     async def ready(self, _: Request) -> Response:
         """Requests can be served: the ledger can be used. The provider is not asked, for that may cost."""
-        ready = not self._gateway.closing and await self._gateway.till.ready()
+        ready = await self._gateway.till.ready()
         return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
     async def metrics(self, _: Request) -> Response:

@@ -14,6 +14,7 @@ from loopguard_core import LoopGuard, Session, Verdict
 from loopguard_llama_index import _translate as translate
 from loopguard_llama_index._contained import contained
 from loopguard_llama_index._round import Round
+from loopguard_llama_index._saved import Saved
 from loopguard_llama_index._stop import OnStop
 from loopguard_llama_index._surfaces import ADAPTER, AGENT
 from loopguard_llama_index.events import LoopDetectedEvent
@@ -89,7 +90,7 @@ class Run:
     turn_limit: bool = False
     round: Round = field(default_factory=Round)
     _session: Session | None = None
-    _saved: dict[str, Any] | None = None
+    _kept: bool = False
     _refused_before: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -139,20 +140,22 @@ class Run:
         Args:
             ctx: The context.
             for_sure: True where the run is about to be put away. Else a store that keeps the very object it was given,
-                as the usual one does, is not written to again: writing costs more than all the rest of a round.
+                as the usual one does, is not written to again: that object is always up to date.
         """
+        if self._kept and not for_sure:
+            return
         with contained(self.guard, "saving the session"):
-            refused = self.round.refused()
-            saved = {
-                "session": self.session.id,
-                "state": self.session.save(),
-                "refused": dict(list(refused.items())[:MOST_REFUSALS]),
-            }
-            if self._saved is not None and not for_sure:
-                self._saved.update(saved)
-                return
+            saved = Saved(self.guard, self._state)
             await ctx.store.set(STORE_KEY, saved)
-            self._saved = saved if await ctx.store.get(STORE_KEY) is saved else None
+            self._kept = await ctx.store.get(STORE_KEY) is saved
+
+    def _state(self) -> dict[str, Any]:
+        refused = self.round.refused()
+        return {
+            "session": self.session.id,
+            "state": self.session.save(),
+            "refused": dict(list(refused.items())[:MOST_REFUSALS]),
+        }
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,16 @@ from importlib.metadata import EntryPoint, entry_points, version
 
 from loopguard_core._errors import LoopGuardError
 from loopguard_core.cli import adapters, key, plugins, policy, replay, score, watch
+from loopguard_core.cli._words import Words
 
 COMMAND_GROUP = "loopguard.commands"
+
+_ABOUT = {
+    "bench": "how many calls of a failing tool run, unguarded and guarded",
+    "demo": "run a looping billing agent, unguarded and guarded, and draw what it costs",
+    "gateway": "run an OpenAI-compatible proxy with loop detection and spending limits",
+}
+"""What commands of the project's own adapters do; their modules are not imported to be asked."""
 
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
@@ -44,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="loopguard", description="Stops AI agents that are stuck in a loop.")
+    parser = Words(prog="loopguard", description="Stops AI agents that are stuck in a loop.")
     parser.add_argument("--version", action="version", version=f"loopguard-core {version('loopguard-core')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for module in (replay, score, watch, policy, key, plugins, adapters):
@@ -56,14 +64,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_external(commands: argparse._SubParsersAction[argparse.ArgumentParser], point: EntryPoint) -> None:
     """Add a command whose module is only imported when it is called for: importing an SDK takes seconds."""
-    sub = commands.add_parser(point.name, add_help=False, help=f"(from {point.value.partition(':')[0]})")
+    about = _ABOUT.get(point.name, f"(from {point.value.partition(':')[0]})")
+    sub = commands.add_parser(point.name, add_help=False, help=about)
 
     def run(args: argparse.Namespace) -> int:
         try:
             command: Callable[[Sequence[str]], int] = point.load()
         except ImportError as error:  # by convention a command's extra has its name
-            hint = f"pip install 'loopguard-core[{point.name}]'"
-            print(f"loopguard {point.name} needs more than the core: {hint} ({error})", file=sys.stderr)
+            hint = f"pip install 'loopguard-core[{point.name}]'; in a checkout: pip install '.[{point.name}]'"
+            why = str(error).partition(": pip install")[0]  # what that would install may not be all of it
+            print(f"loopguard {point.name} needs more than the core: {hint} ({why})", file=sys.stderr)
             return _EXIT_ERROR
         return command(args.rest)
 

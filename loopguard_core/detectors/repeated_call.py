@@ -33,7 +33,7 @@ MAX_IDENTITIES = 40
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
 
 _LASTING = frozenset({"auth", "validation", "not_found"})  # time alone mends none of these
-_CHANGED, _BACK = Change.CHANGED, Change.BACK  # an enum's members are slow to come by
+_FIRST, _CHANGED, _BACK = Change.FIRST, Change.CHANGED, Change.BACK  # an enum's members are slow to come by
 _ACKNOWLEDGEMENT = 120  # characters
 
 MAX_TOOLS = 64
@@ -187,6 +187,8 @@ class RepeatedCall(Detector):
         if self._history is None:
             return
         for call in calls:
+            if call.change is _FIRST and not call.probe:
+                continue  # nothing to compare it with
             present = self._tools.get(call.tool_key)
             streak = None if present is None else present.get(call.identity)
             if streak is None or call.result is None:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from loopguard_core._bounded import count
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._types import Channel
-from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall
+from loopguard_core.detectors._protocol import Detector, Finding
 from loopguard_core.detectors._retries import Retries
 from loopguard_core.detectors._text_channel import ChannelText, Evidence
 from loopguard_core.detectors._text_passage import LEAST, PassageRule
@@ -138,12 +138,6 @@ class TextRepetition(Detector):
             self._running = {}
             self._message += 1
         self._cut = False
-
-    def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
-        """A round shows that its message is complete, announced or not."""
-        if self._running:
-            self.begin_message()
-        return ()
 
     def _finding(self, found: Evidence, channel: str) -> Finding:
         facts: dict[str, Any] = {"channel": channel}

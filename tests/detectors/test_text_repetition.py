@@ -98,7 +98,7 @@ def test_cuts_are_counted_until_the_user_speaks() -> None:
 
 
 @pytest.mark.parametrize(
-    "boundary", [lambda d: d.begin_round([], 1), lambda d: d.begin_message(), lambda d: d.user_turn()]
+    "boundary", [lambda d: d.begin_message(), lambda d: d.user_turn()]
 )
 def test_a_message_that_broke_off_is_dropped(boundary: Callable[[TextRepetition], object]) -> None:
     detector = TextRepetition()
