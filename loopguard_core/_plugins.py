@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Iterable
@@ -20,6 +19,7 @@ from loopguard_core._errors import PluginError
 from loopguard_core._events import DoomLoopDetected, PostModelCall, ResultRecorded, RoundJudged, SessionEnd
 from loopguard_core._faults import Faults
 from loopguard_core._hookspec import PROJECT
+from loopguard_core._plugin_checks import HOOKS, one_argument, required_arguments, suggestion, unusable_detector
 from loopguard_core._types import Action
 from loopguard_core.detectors import Detector
 
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from loopguard_core._policy import Policy
     from loopguard_core._session import Session
 
-HOOKS = (
-    "doom_loop_detected",
-    "session_end",
-    "post_model_call",
-    "round_judged",
-    "result_recorded",
-    "loop_key",
-    "detectors",
-    "stop_when",
-)
 OBSERVERS = frozenset({"session_end", "post_model_call", "round_judged", "result_recorded"})
 """Hooks whose result is not used; only these may be `async def`."""
 
@@ -130,7 +120,7 @@ class Plugins:
         for hook, function in given.items():
             if not callable(function):
                 raise PluginError(f"the callback for {hook} must be callable, not {type(function).__name__}")
-            setattr(plugin, hook, _hookspec.hookimpl(_one_argument(function)))
+            setattr(plugin, hook, _hookspec.hookimpl(one_argument(function)))
         self.register(plugin, name="callbacks")
 
     def load_entry_points(self, names: Iterable[str]) -> None:
@@ -162,7 +152,7 @@ class Plugins:
                 continue
             hook = options.get("specname") or attribute
             if hook not in HOOKS:
-                raise PluginError(f"plugin {label}: there is no hook {hook!r}; {_suggestion(hook)}")
+                raise PluginError(f"plugin {label}: there is no hook {hook!r}; {suggestion(hook)}")
             function = getattr(plugin, attribute)
             if options.get("wrapper") or options.get("hookwrapper"):
                 raise PluginError(f"plugin {label}: {hook} is a wrapper; loopguard calls implementations one by one")
@@ -173,6 +163,11 @@ class Plugins:
                     f"plugin {label}: {hook} must be a plain `def`, because its result decides; "
                     f"only {' and '.join(sorted(OBSERVERS))} may be `async def`"
                 )
+            given = tuple(getattr(self._manager.hook, hook).spec.argnames)
+            unknown = [name for name in required_arguments(function) if name not in given]
+            if unknown:
+                fix = f"def {attribute}({', '.join(('self', *given))})"
+                raise PluginError(f"plugin {label}: {hook} is given no argument {unknown[0]!r}; write {fix}")
             hooks.append(hook)
         if not hooks:
             undecorated = [hook for hook in HOOKS if callable(getattr(plugin, hook, None))]
@@ -266,11 +261,12 @@ class Plugins:
         for impl in self._impls["detectors"]:
             added = self._call(impl, policy=policy)
             try:
-                for detector in added if added is not None else ():
-                    if isinstance(detector, Detector) and isinstance(getattr(detector, "name", None), str):
+                for detector in [added] if isinstance(added, Detector) else added if added is not None else ():
+                    wrong = unusable_detector(detector)
+                    if wrong is None:
                         found.append(detector)
                     else:
-                        self._fault(impl, f"detectors returned {_kind(detector)}, not an instance with a name")
+                        self._fault(impl, f"detectors returned {wrong}")
             except Exception as error:  # noqa: BLE001  # no list, or a generator that raises
                 self._faults.note(self._name_of(impl), error, text="Its detectors are left out.")
         return found
@@ -312,32 +308,3 @@ def _label(plugin: object) -> str:
 def _copy(arguments: Any) -> Any:
     """What a careless implementation may change: never the arguments the tool is called with."""
     return dict(arguments) if isinstance(arguments, dict) else arguments
-
-
-def _kind(value: object) -> str:
-    return f"the class {value.__name__}" if inspect.isclass(value) else type(value).__name__
-
-
-def _suggestion(hook: str) -> str:
-    snake = "".join(f"_{char.lower()}" if char.isupper() else char for char in hook).lstrip("_")
-    near = difflib.get_close_matches(snake, HOOKS, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"hooks are {', '.join(HOOKS)}"
-
-
-def _one_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a callable of any kind the signature the event hooks have."""
-    target = function
-    while isinstance(target, functools.partial):
-        target = target.func
-    target = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
-    if inspect.iscoroutinefunction(target):
-
-        async def observed(event: object) -> object:
-            return await function(event)
-
-        return observed
-
-    def called(event: object) -> object:
-        return function(event)
-
-    return called

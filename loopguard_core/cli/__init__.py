@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Words(prog="loopguard", description="Stops AI agents that are stuck in a loop.")
+    parser: argparse.ArgumentParser = Words(prog="loopguard", description="Stops AI agents that are stuck in a loop.")
     parser.add_argument("--version", action="version", version=f"loopguard-core {version('loopguard-core')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for module in (replay, score, watch, policy, key, plugins, adapters):

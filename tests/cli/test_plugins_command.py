@@ -79,7 +79,21 @@ def test_check_says_what_each_implements_and_why_one_cannot_be_used(capsys: pyte
 
 def test_a_command_whose_package_is_not_there_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["acme", "--help"]) == 2
-    assert "loopguard acme needs more than the core: pip install 'loopguard-core[acme]'" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "loopguard acme needs more than the core: pip install 'loopguard-core[acme]'" in told
+    assert "in a checkout: pip install '.[acme]'" in told
+
+
+def test_of_two_commands_to_install_only_the_one_that_is_enough_is_shown(
+    installed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (installed / "site" / "acme_is_not_there.py").write_text(
+        "raise ImportError(\"acme_is_not_there needs acme: pip install 'acme[less]'\")\n"
+    )
+    assert main(["acme"]) == 2
+    told = capsys.readouterr().err
+    assert "(acme_is_not_there needs acme)" in told
+    assert "acme[less]" not in told
 
 
 def test_an_interrupted_command_ends_as_a_shell_expects() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import pathlib
+import re
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -125,7 +126,8 @@ class TestRegistration:
             def session_end(self, evnt: SessionEnd) -> None:
                 """Never called."""
 
-        with pytest.raises(PluginError, match=r"(?s)Alerts.*evnt"):
+        told = re.escape("Alerts: session_end is given no argument 'evnt'; write def session_end(self, event)")
+        with pytest.raises(PluginError, match=told):
             LoopGuard(plugins=[Alerts()])
 
     @pytest.mark.parametrize("kind", ["wrapper", "hookwrapper"])
@@ -783,6 +785,30 @@ class TestDetectors:
         assert new_spin(session)[0].action is Action.OBSERVE
         assert repeat(session, 3).action is Action.BLOCK
         assert guard.faults.counts
+
+    @pytest.mark.parametrize(
+        ("wrong", "told"),
+        [
+            pytest.param(
+                {"ladder": {"observe": 1}}, "acme.spin with a ladder that is a dict; write", id="ladder"
+            ),
+            pytest.param({"name": "cycle"}, "cycle, which is a name of loopguard's own", id="name"),
+        ],
+    )
+    def test_a_mistake_of_its_author_is_told_and_nothing_else_stops(
+        self, wrong: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        session = LoopGuard(plugins=[adding(type("Wrong", (Counts,), wrong), Counts)]).session()
+        assert told in caplog.text
+        assert new_spin(session)[0].action is Action.OBSERVE
+
+    def test_one_detector_need_not_be_in_a_list(self) -> None:
+        class Adds:
+            @hookimpl
+            def detectors(self) -> Any:
+                return Counts()
+
+        assert new_spin(LoopGuard(plugins=[Adds()]).session())[0].action is Action.OBSERVE
 
     @pytest.mark.parametrize("kind", ["raises", "no list", "raises midway"])
     def test_a_hook_that_gives_no_detectors_leaves_the_session_usable(self, kind: str) -> None:
