@@ -789,9 +789,7 @@ class TestDetectors:
     @pytest.mark.parametrize(
         ("wrong", "told"),
         [
-            pytest.param(
-                {"ladder": {"observe": 1}}, "acme.spin with a ladder that is a dict; write", id="ladder"
-            ),
+            pytest.param({"ladder": {"observe": 1}}, "acme.spin with a ladder that is a dict; write", id="ladder"),
             pytest.param({"name": "cycle"}, "cycle, which is a name of loopguard's own", id="name"),
         ],
     )
