@@ -68,6 +68,8 @@ _DEED_KEYS = ("command", "action", "operation", "op", "mode", "method")
 _DEED = re.compile(r"[a-zA-Z]+(?:[_-][a-zA-Z]+){0,3}")
 _LONGEST_DEED = 32
 _POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
+_STARTED = frozenset("run build deploy launch queue".split())
+"""Words for starting something that are also names of what was started: `build_status` asks, it does not build."""
 _READING_ENDS = frozenset("search read get list fetch lookup find query view show".split())
 _WAIT_WORDS = frozenset("sleep wait waits delay pause idle".split())
 _FACT_WORDS = frozenset(
@@ -194,7 +196,9 @@ def _plain(name: str) -> str:
 def _from_words(plain: str, words: list[str]) -> Nature:
     statement = bool({"sql", "query", "db", "database", "http", "request", "api", "fetch", "graphql"} & set(words))
     ui = bool(_UI_WORDS & set(words)) and not {"get", "list", "search", "find"} & set(words[:1])
-    starts = bool(_STARTING_WORDS & set(words[:2])) and words[0] not in _READ_WORDS
+    starting = _STARTING_WORDS & set(words[:2])
+    asks = bool(words) and words[-1] in _POLL_WORDS and starting <= _STARTED
+    starts = bool(starting) and words[0] not in _READ_WORDS and not asks
     polls = bool(words and (words[-1] in _POLL_WORDS or _POLL_WORDS & set(words[:1]))) or bool(_WAIT_UNTIL.match(plain))
     traits = _verb(words, ui=ui)
     if polls and "mutates" not in traits and not starts:

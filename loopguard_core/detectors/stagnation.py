@@ -93,7 +93,8 @@ class Stagnation(Detector):
             " not matter, and the result is the same",
             "rephrased": f"`{tool}` was given the same thought {times} times in new words"
             if finding.evidence.get("thought")
-            else f"`{tool}` was asked to send the same thing {times} times in new words",
+            else f"`{tool}` was asked {'' if finding.evidence.get('question') else 'to send '}the same thing {times} times"
+            " in new words",
             "same_result": f"`{tool}` returned the same result {times} times in a row for different arguments",
             "unmoved": f"`{tool}` fails in the same way for the {times}th time, whatever was changed in between",
             "planning": f"the last {times} rounds did nothing but write down a plan",
@@ -194,6 +195,8 @@ class Stagnation(Detector):
             advice = None
             if call.nature.thinks:
                 evidence["thought"], advice = True, "thought"
+            elif name == "rephrased" and "reads" in call.traits:
+                evidence["question"], advice = True, "near_identical"
             findings.append(
                 Finding(row.length, row.since, call.identity, name, evidence, about=f"~{tool[:32]}", advice=advice)
             )

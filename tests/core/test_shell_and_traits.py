@@ -433,7 +433,14 @@ def test_a_tool_by_its_name(name: str, trait: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "traits"),
-    [("vector_store_search", {"reads"}), ("get_build_status", {"reads", "polls"}), ("get_run", {"reads", "polls"})],
+    [
+        ("vector_store_search", {"reads"}),
+        ("get_build_status", {"reads", "polls"}),
+        ("get_run", {"reads", "polls"}),
+        ("deploy_status", {"reads", "polls"}),
+        ("pipeline_build_progress", {"reads", "polls"}),
+        ("create_status", {"reads"}),
+    ],
 )
 def test_a_noun_that_is_also_a_verb(name: str, traits: set[str]) -> None:
     assert infer(name).traits == traits

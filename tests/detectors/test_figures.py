@@ -50,7 +50,12 @@ def test_figures_of_the_contract() -> None:
         ),
         (RepeatedFailure(History()), Finding(3, 1, evidence=ROOTS), "failed in 3 rounds in a row with different"),
         (RepeatedFailure(History()), Finding(3, 1, kind="cross_tool", evidence=ROOTS), "failed with several tools"),
-        (Stagnation(History()), Finding(3, 1, kind="rephrased"), "to send the same thing 3 times"),
+        (Stagnation(History()), Finding(3, 1, kind="rephrased"), "asked to send the same thing 3 times"),
+        (
+            Stagnation(History()),
+            Finding(3, 1, kind="rephrased", evidence={"question": True}),
+            "asked the same thing 3 times",
+        ),
         (
             Stagnation(History()),
             Finding(3, 1, kind="rephrased", evidence={"thought": True}),
