@@ -93,8 +93,8 @@ class Stagnation(Detector):
             " not matter, and the result is the same",
             "rephrased": f"`{tool}` was given the same thought {times} times in new words"
             if finding.evidence.get("thought")
-            else f"`{tool}` was asked {'' if finding.evidence.get('question') else 'to send '}the same thing {times} times"
-            " in new words",
+            else f"`{tool}` was asked {'' if finding.evidence.get('question') else 'to send '}the same thing"
+            f" {times} times in new words",
             "same_result": f"`{tool}` returned the same result {times} times in a row for different arguments",
             "unmoved": f"`{tool}` fails in the same way for the {times}th time, whatever was changed in between",
             "planning": f"the last {times} rounds did nothing but write down a plan",
