@@ -269,7 +269,10 @@ class Scorer:
         if not isinstance(fact, str):
             raise TypeError(f"describe returned {type(fact).__name__}, not a text")
         advice = advice_for(detector.name, finding.advice or finding.kind)
-        return _Best(action, detector, finding, ladder, fact, advice, dict(finding.evidence))
+        evidence = dict(finding.evidence)
+        if finding.kind:  # which ladder it was
+            evidence["row"] = f"{detector.name}.{finding.kind}"
+        return _Best(action, detector, finding, ladder, fact, advice, evidence)
 
     def nature_of(self, tool: str) -> Nature:
         """What is known of a tool by its name."""

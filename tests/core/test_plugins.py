@@ -626,6 +626,14 @@ class TestDetectors:
         assert session.verdict is not None
         assert session.verdict.detector == "acme.spin"
 
+    def test_the_evidence_names_the_row_whose_ladder_it_was(self) -> None:
+        events: list[DoomLoopDetected] = []
+        session = LoopGuard(on_loop=events.append).session()
+        for number in range(6):
+            session.begin_round([ToolCall(f"c{number}", "job_status", {"job": 7})])
+            session.record_result(f"c{number}", "still running")
+        assert [(event.streak, event.evidence["row"]) for event in events] == [(6, "repeated_call.poll")]
+
     def test_its_steering_reaches_the_model_once_per_streak(self) -> None:
         alone = {"detectors": {"repeated_call": {"enabled": False}}}
         session = LoopGuard(alone, plugins=[adding(Counts)]).session()
