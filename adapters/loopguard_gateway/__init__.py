@@ -3,8 +3,8 @@
 `create_app` makes the ASGI application, `loopguard gateway` serves it. An agent changes its base URL and its key, and
 nothing else.
 
-Read `_proxy` first, for what happens to a request; then `_relay` and `_streaming`, for one model call; `_watch` and
-`_conversations`, for the detection; `_till`, for the money.
+Read `_proxy` first, for what happens to a request; then `_exchange`, `_call` and `_streaming`, for its model calls;
+`_watch` and `_conversations`, for the detection; `_till`, for the money.
 """
 
 from __future__ import annotations

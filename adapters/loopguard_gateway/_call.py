@@ -15,7 +15,7 @@ from loopguard_core import Stop, Usage
 from loopguard_core.transcripts import TranscriptError
 from loopguard_gateway._coding import decoded
 from loopguard_gateway._errors import Refused, upstream_trouble
-from loopguard_gateway._passed import returned, whole
+from loopguard_gateway._passed import cleaned, returned, whole
 from loopguard_gateway._streaming import Relay
 from loopguard_gateway._till import Charge
 from loopguard_gateway._tokens import reported, sent_tokens
@@ -26,7 +26,7 @@ from loopguard_gateway._wire import Said
 if TYPE_CHECKING:
     from loopguard_gateway._exchange import Exchange
 
-_FAILED = 400
+_FAILED = 300  # a redirection is no answer either, and costs nothing
 _NO_ANSWER = 504
 
 
@@ -85,7 +85,8 @@ class Call:
         self._raw = raw
         self._watched = watched
         self._may_refuse = may_refuse
-        self._heard = 0
+        # What becomes of a whole answer that nobody waits for is not known: it may be written, and paid, to its end.
+        self._heard = 0 if exchange.asked.stream else exchange.output_tokens
         self._answered = False
 
     async def run(self) -> Turned | str:
@@ -121,16 +122,15 @@ class Call:
             return await self._failed(response, deadline)
         self._answered = True
         if response.headers.get("content-type", "").startswith("text/event-stream"):
-            self._answered = True
-            return await Relay(
-                self, exchange, response, deadline, holds=self._may_refuse and exchange.watch.holds
-            ).run()
+            holds = self._may_refuse and exchange.watch.holds
+            return await Relay(self, exchange, response, deadline, holds=holds).run()
         async with asyncio.timeout_at(deadline):
-            body = await whole(response, exchange.gateway.settings)
+            body = await whole(response, exchange.gateway.settings, exchange.share)
         said = self._said(response, body)
         usage = await self.settle(said)
         judged = self.judge(said, usage, streamed=False)
-        kept = Kept(said, exchange.gateway.upstream.returned(response), body, response.status_code)
+        headers, body = cleaned(exchange.gateway, response, body)
+        kept = Kept(said, headers, body, response.status_code)
         turned = self.turned(judged, kept)
         if turned is not None:
             return turned
@@ -142,7 +142,7 @@ class Call:
         """The provider answered with an error, which costs nothing and is the client's to see."""
         exchange = self._exchange
         async with asyncio.timeout_at(deadline):
-            body = await whole(response, exchange.gateway.settings)
+            body = await whole(response, exchange.gateway.settings, exchange.share)
         await self._charge.release()
         if not self._watched:
             return Turned(failed=True)

@@ -78,9 +78,10 @@ def said(body: Mapping[str, Any]) -> Said:
 
 
 def _said(message: Mapping[str, Any], finish: Any, body: Mapping[str, Any]) -> Said:
+    item = {**message, "role": "assistant"}  # streams and some providers leave it out, the next request has it
     around = {"usage": body.get("usage"), "model": body.get("model"), "finish_reason": finish}
-    spoken = _assistant({**message, **around, "role": "assistant"})
-    return Said(spoken, (dict(message),), _text(body.get("id")), _text(body.get("model")), spoken.usage)
+    spoken = _assistant({**item, **around})
+    return Said(spoken, (item,), _text(body.get("id")), _text(body.get("model")), spoken.usage)
 
 
 def results(response: Said, outputs: Mapping[str, str]) -> list[Any] | None:
@@ -91,7 +92,7 @@ def results(response: Said, outputs: Mapping[str, str]) -> list[Any] | None:
     if known != list(outputs):  # calls without ids, two with the same one, or the old `function_call`
         return None
     answers = [{"role": "tool", "tool_call_id": call, "content": output} for call, output in outputs.items()]
-    return [{**message, "role": "assistant"}, *answers]
+    return [message, *answers]
 
 
 def continued(response: Said, text: str) -> list[Any]:

@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from loopguard_core import Channel, Decision, LoopGuard, Session, Verdict
 from loopguard_core.transcripts import AssistantMessage, Message, ToolResult, UserMessage
@@ -24,6 +25,11 @@ from loopguard_gateway._surfaces import GATEWAY
 IDLE = 3600.0
 """Seconds after which an idle conversation is taken to be over."""
 
+_MOST_MESSAGES = 10_000
+_MOST_VALUES = 50_000
+_MOST_TEXT = 8 * 1024 * 1024
+"""How large a conversation may be that is read, beyond what any model reads: to read takes up to a second then, in
+which nobody else is served."""
 _PIECE = 256
 _NOT_THE_USER = ("[loopguard]", "[system", "<system")
 """What programs say in the user's place, as `loopguard replay` has it."""
@@ -153,6 +159,22 @@ class Conversations:
         return session
 
 
+def too_large(items: Sequence[Any]) -> bool:
+    """Whether a conversation is larger than any that a model could have had."""
+    values, text, rest = 0, 0, list(items)
+    while rest and values <= _MOST_VALUES and text <= _MOST_TEXT:
+        value = rest.pop()
+        if isinstance(value, str):
+            text += 0 if value.startswith("data:image/") else len(value)
+        elif isinstance(value, dict):
+            values += 1
+            rest += value.values()
+        elif isinstance(value, list):
+            values += 1
+            rest += value
+    return len(items) > _MOST_MESSAGES or bool(rest) or values > _MOST_VALUES or text > _MOST_TEXT
+
+
 def run_begins(messages: Sequence[Message], *, over: bool) -> int | None:
     """Where the last run begins: the place after the user's message that asks for it; None if none does.
 
@@ -192,7 +214,7 @@ def speak(session: Session, message: AssistantMessage) -> list[Verdict]:
     found: list[Verdict | None] = []
     texts: tuple[tuple[Channel, str], ...] = (("reasoning", message.reasoning), ("content", message.content))
     for channel, text in texts:
-        pieces = (text[begin : begin + _PIECE] for begin in range(0, len(text), _PIECE))
+        pieces = (text[begin : begin + _PIECE] for begin in range(0, min(len(text), _MOST_TEXT), _PIECE))
         found += [session.feed_text(piece, channel) for piece in pieces]
     session.feed_text("", "content")  # an empty message is known to be empty
     found.append(session.end_message(finish_of(message)))

@@ -110,6 +110,11 @@ def upstream_trouble(status: int, what: str) -> Refused:
     return Refused(status, f"the provider {what}", label="upstream_error")
 
 
+def too_long(limit: int) -> Refused:
+    """The provider's answer is too large."""
+    return upstream_trouble(502, f"sent more than {limit} bytes")
+
+
 def stopped(stop: Stop) -> Refused:
     """Loopguard ended the run, and is to say so with an error. Asking again meets the same end."""
     metadata: dict[str, Any] = {"reason": stop.reason}

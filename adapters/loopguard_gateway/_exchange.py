@@ -11,8 +11,9 @@ from loopguard_core import Stop
 from loopguard_gateway import _errors
 from loopguard_gateway._call import Call, Kept, Turned
 from loopguard_gateway._client import EVENTS, JSON, Client
-from loopguard_gateway._errors import Refused
+from loopguard_gateway._errors import Refused, bad_request
 from loopguard_gateway._gateway import Gateway
+from loopguard_gateway._room import Share
 from loopguard_gateway._tokens import sent_tokens
 from loopguard_gateway._upstream import Headers, Target
 from loopguard_gateway._watch import Watch
@@ -26,6 +27,7 @@ class Exchange:
     Attributes:
         gateway: The gateway.
         client: Who sent it.
+        share: What it takes in memory.
         wire: Its protocol.
         asked: What it asks.
         watch: Its detection.
@@ -37,6 +39,7 @@ class Exchange:
 
     gateway: Gateway
     client: Client
+    share: Share
     wire: Wire
     asked: Asked
     watch: Watch
@@ -92,7 +95,8 @@ class Exchange:
         raw, body = self.raw, self.asked.body
         if added or not tools:
             body = self.wire.rebuilt(self.asked, added, tools=tools)
-            raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            raw = _written(body)
+            self.share.take(len(raw))
         charge = await self.gateway.till.hold(
             self.key, self.asked.model, self.input_tokens(raw, body), self.output_tokens
         )
@@ -178,3 +182,18 @@ class Exchange:
             return
         await self.client.start(200, [(b"content-type", EVENTS), (b"cache-control", b"no-cache"), *marks])
         await self.client.finish(self.wire.reader().close(closing))
+
+
+def _written(body: Any) -> bytes:
+    """A request that was changed, as it is sent.
+
+    Raises:
+        Refused: It is nested more deeply than can be written.
+    """
+    try:
+        try:
+            return json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # half a character, which JSON can only hold escaped
+            return json.dumps(body).encode()
+    except RecursionError:
+        raise bad_request("the request's body is nested too deeply") from None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
@@ -55,7 +56,20 @@ class Metrics:
     def text(self) -> bytes:
         """All of them, as Prometheus reads them; of all workers, where there are several."""
         if os.environ.get(SHARED):
+            _forget_killed(Path(os.environ[SHARED]))
             together = CollectorRegistry()
             MultiProcessCollector(together)  # type: ignore[no-untyped-call]
             return generate_latest(together)
         return generate_latest(self._registry)
+
+
+def _forget_killed(figures: Path) -> None:
+    """What ran in a worker that was killed runs no more; what it counted stays counted."""
+    for file in figures.glob("gauge_live*.db"):
+        pid = int(file.stem.rpartition("_")[2])
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            mark_process_dead(pid)  # type: ignore[no-untyped-call]
+        except OSError:
+            continue  # it is there, and not ours

@@ -8,7 +8,7 @@ import httpx
 
 from loopguard_gateway._client import Client
 from loopguard_gateway._coding import decoded
-from loopguard_gateway._errors import upstream_trouble
+from loopguard_gateway._errors import too_long, upstream_trouble
 from loopguard_gateway._gateway import Gateway
 from loopguard_gateway._room import Share
 from loopguard_gateway._settings import Settings
@@ -74,7 +74,7 @@ async def whole(response: httpx.Response, settings: Settings, share: Share) -> b
             share.take(len(piece))
             body += piece
             if len(body) > settings.max_answer:
-                raise upstream_trouble(502, f"sent more than {settings.max_answer} bytes")
+                raise too_long(settings.max_answer)
     except httpx.HTTPError as error:
         raise trouble(error) from None
     return bytes(body)

@@ -72,9 +72,7 @@ class Proxy:
             raw = await client.body(share)
             return await _unless_gone(client, lambda: self._answer(client, target, share, key, run, raw))
 
-    async def _answer(
-        self, client: Client, target: Target, share: Share, key: str, run: str | None, raw: bytes
-    ) -> str:
+    async def _answer(self, client: Client, target: Target, share: Share, key: str, run: str | None, raw: bytes) -> str:
         gateway, wire = self._gateway, self._wire
         if wire is None:
             return await pass_on(gateway, client, target, share, raw)

@@ -15,7 +15,7 @@ import httpx
 from loopguard_core import Verdict
 from loopguard_core.transcripts import TranscriptError
 from loopguard_gateway._contained import contained
-from loopguard_gateway._errors import stopped, upstream_trouble
+from loopguard_gateway._errors import Refused, stopped, too_long, upstream_trouble
 from loopguard_gateway._sse import DONE, Event, Events
 from loopguard_gateway._tokens import Heard
 from loopguard_gateway._upstream import trouble
@@ -54,6 +54,7 @@ class Relay:
         self._held = bytearray()
         self._out = bytearray()
         self._complete = False
+        self._size = 0
 
     async def run(self) -> Turned | str:
         """Pass it on to its end."""
@@ -61,18 +62,27 @@ class Relay:
         try:
             async with asyncio.timeout_at(self._deadline):
                 async for raw in self._response.aiter_raw():
+                    self._size += len(raw)
+                    if self._size > self._exchange.gateway.settings.max_answer:
+                        return await self._broken(too_long(self._exchange.gateway.settings.max_answer))
                     for event in events.feed(raw):
                         turned = await self._take(event)
                         if turned is not None:
                             return turned
                     await self._flush()
-        except (httpx.HTTPError, TimeoutError) as error:
-            return await self._broken(error)
+        except httpx.HTTPError as error:
+            if not self._complete:
+                return await self._broken(trouble(error))
+        except TimeoutError:
+            return await self._broken(upstream_trouble(504, "did not answer in time"))
+        rest = events.rest()
         if not self._complete:
+            self._heard.garbage(len(rest))
+            self._call.heard(self._heard.tokens)
             turned = await self._finish()
             if turned is not None:
                 return turned
-        self._out += events.rest()
+        self._out += self._exchange.gateway.upstream.hidden(rest)
         await self._flush()
         await self._end()
         return "ok"
@@ -90,10 +100,14 @@ class Relay:
         return None if cut is None else await self._cut(cut)
 
     def _read(self, event: Event) -> Piece:
-        data = None if self._complete else event.json()
+        if self._complete:
+            return _NOTHING
+        data = event.json()
         if data is not None:
             with contained(self._exchange.gateway.guard, "reading a stream"):  # a provider may send anything
                 return self._reader.read(data)
+        elif event.data != DONE and not event.raw.startswith(b":"):
+            self._heard.garbage(len(event.raw))
         return _NOTHING
 
     def _said(self) -> Said:
@@ -104,19 +118,21 @@ class Relay:
 
     def _listen(self, piece: Piece) -> Verdict | None:
         cut: Verdict | None = None
-        for channel, text in piece.texts:
+        for text in piece.spoken:
             self._heard.add(text)
+        for channel, text in piece.texts:
             cut = cut or self._exchange.watch.hear(channel, text)
         self._call.heard(self._heard.tokens)
         return cut
 
     def _keep(self, event: Event, piece: Piece) -> None:
         """Hold an event, or let it go on."""
+        raw = self._exchange.gateway.upstream.hidden(event.raw)
         if not self._holds:
-            self._out += event.raw
+            self._out += raw
             return
         self._calling = self._calling or piece.calls
-        self._held += event.raw
+        self._held += raw
         if not self._calling and any(channel == "content" for channel, _ in piece.texts):
             self._let_go()
 
@@ -202,12 +218,12 @@ class Relay:
         await self._end()
         return "stopped"
 
-    async def _broken(self, error: Exception) -> str:
+    async def _broken(self, refused: Refused) -> str:
         """The provider broke off: say so, in place of an end that looks like a whole answer."""
-        refused = upstream_trouble(504, "did not answer in time") if isinstance(error, TimeoutError) else trouble(error)
         if not self._exchange.client.started and not self._out and not self._held:
             raise refused
-        self._exchange.watch.failed(error)
+        if not self._complete:
+            self._exchange.watch.failed(refused)
         self._let_go()
         self._out += self._reader.error(refused.error())
         await self._flush()

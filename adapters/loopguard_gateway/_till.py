@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -67,6 +68,7 @@ class Till:
         self._denies = rule == "deny" or "unpriced" not in policy.limits.model_fields_set
         self._owed: deque[_Owed] = deque()
         self._paying: asyncio.Task[None] | None = None
+        self._pays = threading.Lock()  # one thread pays what is owed, or it would be counted twice
 
     @property
     def address(self) -> str:
@@ -169,6 +171,8 @@ class Till:
                 _log.warning("What model calls cost cannot be counted, tried again soon: %s", error)
             if len(self._owed) < _MAX_OWED:
                 self._owed.append(owed)
+            else:
+                _log.error("%s US dollars cannot be counted: too much is owed already", owed.cost)
 
     def _count(self, owed: _Owed) -> None:
         try:
@@ -182,13 +186,14 @@ class Till:
             _log.warning("%s", error)
 
     def _pay_all(self) -> bool:
-        while self._owed:
-            try:
-                self._count(self._owed[0])
-            except LedgerError:
-                return False
-            self._owed.popleft()
-        return True
+        with self._pays:
+            while self._owed:
+                try:
+                    self._count(self._owed[0])
+                except LedgerError:
+                    return False
+                self._owed.popleft()
+            return True
 
     async def _pay_later(self) -> None:
         wait = _FIRST_WAIT

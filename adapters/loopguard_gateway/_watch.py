@@ -19,6 +19,7 @@ from loopguard_gateway._conversations import (
     note_round,
     run_begins,
     speak,
+    too_large,
 )
 from loopguard_gateway._metrics import Metrics
 from loopguard_gateway._tokens import UNKNOWN_CONTEXT
@@ -100,6 +101,8 @@ class Watch:
 
     def _find(self) -> None:
         asked, wire = self._asked, self._wire
+        if too_large(asked.items):
+            raise TranscriptError("is larger than any model reads")
         links = wire.links(asked.items)
         start = _links.digest(wire.name, self._key, self._run, asked.after)
         self._places = _links.chain(start, [link for _, link in links])

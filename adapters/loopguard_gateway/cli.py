@@ -82,6 +82,7 @@ def _serve(args: argparse.Namespace, taken: socket.socket) -> int:
     print(f"loopguard gateway: http://{shown}:{port}/v1 -> {args.upstream}", file=sys.stderr, flush=True)
     options: dict[str, Any] = {
         "factory": True,
+        "http": "h11",  # bounds the head of a request; httptools, which is taken where it is installed, does not
         "log_level": args.log_level,
         "access_log": False,
         "server_header": False,

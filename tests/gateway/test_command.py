@@ -159,6 +159,18 @@ def test_a_signal_breaks_off_what_does_not_end_and_settles_it(upstream, store):
     assert spent(store) > 0  # what was sent
 
 
+def test_the_head_of_a_request_is_bounded(upstream, store):
+    with running(upstream(HELLO).base_url, store) as (_, origin):
+        host, port = origin.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                for _ in range(1_000):
+                    connection.sendall(b"GET /v1/models HTTP/1.1\r\nx-long: " + b"x" * 10_000)
+                answer = connection.recv(65_536)
+            assert not answer or answer.startswith(b"HTTP/1.1 400")
+
+
 # -- several -----------------------------------------------------------------------------------------------------------
 
 

@@ -3,9 +3,20 @@
 import hashlib
 import json
 
+import httpx
 import openai
 import pytest
-from loopguard_gateway_kit import FLAT_TOOL, MODEL, TOOL, calls, chat, responses
+from loopguard_gateway_kit import (
+    FLAT_TOOL,
+    MODEL,
+    TOOL,
+    Answer,
+    calls,
+    chat,
+    eventually,
+    prose,
+    responses,
+)
 
 from loopguard_core import LoopGuard, Policy
 from loopguard_core.keys import open_ledger
@@ -271,6 +282,117 @@ def test_branches_of_one_conversation_do_not_mix(gateway):
     assert len(provider.requests) == 18
     assert served.metric("loopguard_gateway_verdicts_total") == 0
     assert len(served.app.state.gateway.conversations) == 3
+
+
+@BOTH
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_conversation_is_one_session_from_its_first_request_to_its_last(gateway, stream, api):
+    if api == "chat":
+        _, served = gateway(chat(lambda request: calls({"page": request.number})))
+        chat_agent(client_of(served), stream=stream, rounds=4, result=lambda call: call.function.arguments)
+    else:
+        _, served = gateway(responses(lambda items: calls({"page": len(items)})))
+        responses_agent(client_of(served), stream=stream, rounds=4)
+    shared = served.app.state.gateway
+    eventually(lambda: not shared._running)
+    assert len(shared.conversations) == len(shared.guard._live) == 1
+
+
+def test_what_a_run_may_cost_holds_over_its_streams(gateway):
+    """Each response is estimated at 2,000 tokens and costs 0.0012 dollars: after two, the run may start no third."""
+
+    def persona(request):
+        return calls({"page": request.number, "text": prose(1_000)})
+
+    provider, served = gateway(chat(persona), Policy(limits={"cost": 0.002}))
+    answer, ran, _ = chat_agent(client_of(served), stream=True, result=lambda call: call.function.arguments[:20])
+    assert answer.startswith("[loopguard] The run was ended")
+    assert (ran, len(provider.requests)) == (2, 2)
+
+
+def custom(number, text):
+    call = {"index": 0, "id": f"call-{number}", "type": "custom", "custom": {"name": "shell", "input": ""}}
+    more = {"index": 0, "custom": {"input": text}}
+    deltas = [{"role": "assistant", "tool_calls": [call]}, {"tool_calls": [more]}]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    return stream_of([*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}])
+
+
+def stream_of(chunks):
+    events = [
+        b"data: %b\n\n"
+        % json.dumps({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": MODEL, **chunk}).encode()
+        for chunk in chunks
+    ]
+    return Answer([*events, b"data: [DONE]\n\n"], type="text/event-stream", chunked=True)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_custom_tools_of_a_stream_are_told_apart_by_their_input(gateway, repeats):
+    messages, numbers = [{"role": "user", "content": "Look around."}], iter(range(1, 100))
+
+    def answer(_):
+        number = next(numbers)
+        return custom(number, "ls" if repeats else f"ls {number}")
+
+    provider, served = gateway(answer)
+    for _ in range(8):
+        body = {"model": MODEL, "messages": messages, "stream": True}
+        with httpx.Client() as client:
+            response = client.post(f"{served.base_url}/chat/completions", json=body, headers=served.auth)
+        if "x-loopguard-stop" in response.headers:
+            break
+        number, text = len(provider.requests), "ls" if repeats else f"ls {len(provider.requests)}"
+        call = {"id": f"call-{number}", "type": "custom", "custom": {"name": "shell", "input": text}}
+        messages += [{"role": "assistant", "content": None, "tool_calls": [call]}]
+        messages += [{"role": "tool", "tool_call_id": call["id"], "content": "Error" if repeats else f"file {number}"}]
+    assert ("x-loopguard-stop" in response.headers) is repeats
+    refused = [asked.json["messages"] for asked in provider.requests if "[loopguard]" in str(asked.json["messages"])]
+    assert bool(refused) is repeats
+    if repeats:
+        asked, told = refused[-1][-2:]
+        assert asked["tool_calls"][0]["custom"] == {"name": "shell", "input": "ls"}
+        assert (told["role"], told["tool_call_id"]) == ("tool", asked["tool_calls"][0]["id"])
+
+
+def test_the_old_function_call_goes_through_until_the_run_is_ended(gateway):
+    """It has no id under which it could be answered; a `tool` message behind it would be no conversation."""
+    message = {"role": "assistant", "content": None, "function_call": {"name": "fetch", "arguments": "{}"}}
+    choice = {"index": 0, "message": message, "finish_reason": "function_call"}
+    provider, served = gateway(lambda _: Answer([json.dumps({"id": "c", "choices": [choice]}).encode()]))
+    messages = [{"role": "user", "content": "Is invoice A-1 due?"}]
+    for _ in range(8):
+        with httpx.Client() as client:
+            body = {"model": MODEL, "messages": messages}
+            response = client.post(f"{served.base_url}/chat/completions", json=body, headers=served.auth)
+        if "x-loopguard-stop" in response.headers:
+            break
+        messages += [message, {"role": "function", "name": "fetch", "content": FAILS}]
+    assert len(provider.requests) == 6
+    assert all(asked.json["messages"][-1]["role"] != "tool" for asked in provider.requests)
+
+
+def test_a_provider_that_breaks_off_behind_the_end_has_answered(gateway):
+    """Nothing is added to what is whole, and its call is counted once: no loop is found."""
+    numbers = iter(range(1, 100))
+
+    def breaks_off():
+        raise OSError
+
+    def answer(_):
+        number = next(numbers)
+        call = {"index": 0, "id": f"c{number}", "type": "function"}
+        function = {"name": "fetch", "arguments": json.dumps({"page": number})}
+        done = stream_of([{"choices": [{"index": 0, "delta": {"tool_calls": [{**call, "function": function}]}}]}])
+        return Answer([*done.pieces, breaks_off], type="text/event-stream", chunked=True)
+
+    _, served = gateway(answer)
+    client = client_of(served)
+    _, ran, _ = chat_agent(client, rounds=4, stream=True, result=lambda call: call.function.arguments)
+    assert ran == 4
+    eventually(lambda: not served.app.state.gateway._running)
+    assert served.metric("loopguard_gateway_verdicts_total") == 0
+    assert served.metric('loopguard_gateway_requests_total{endpoint="chat_completions",outcome="ok"') == 4
 
 
 def test_a_named_run_shares_its_limits_across_conversations(gateway):
