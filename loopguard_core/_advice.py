@@ -55,6 +55,18 @@ ADVICE: Mapping[str, Advice] = MappingProxyType(
             "Asking more often does not make it finish sooner.",
             "Wait longer before you ask again, do other work meanwhile, or tell the user what is still running.",
         ),
+        "repeated_call.check": Advice(
+            "Nothing was changed since the last run, so it checks the same again.",
+            f"Change what it complains about before the next run, read what it says, {_EXPLAIN}.",
+        ),
+        "repeated_call.status": Advice(
+            "What it tells has not changed, and nothing says that it is about to.",
+            f"Take it as the answer, wait longer before you look again, {_EXPLAIN}.",
+        ),
+        "repeated_call.picture": Advice(
+            "The screen shows what it showed before.",
+            f"Act on what it shows, look at another part of it, {_EXPLAIN}.",
+        ),
         "repeated_call.changing": Advice(
             "Asking again gives yet another result.",
             f"Decide with one of the results you have, ask a narrower question, {_EXPLAIN}.",

@@ -47,7 +47,7 @@ _PHRASES = (
     r"(?:could not|couldn't|cannot|can't|unable to|failed to|permission denied|access denied|command not found"
     r"|no such (?:file|host|tool|function)|connection (?:refused|reset|timed out|closed|aborted)"
     r"|operation not permitted|(?:request|connection|operation) timed out|rate limit exceeded|too many requests"
-    r"|unknown tool|unauthorized)\b"
+    r"|unknown tool|unauthorized|tool (?:call|use) (?:was )?(?:rejected|failed|aborted|refused))\b"
 )
 # How the words behind a status code begin: "404 Not Found", and not "500 rows".
 _STATUS_WORDS = (

@@ -15,7 +15,9 @@ import xxhash
 
 from loopguard_core._bounded import count, short_text
 
-Root = Literal["rate", "timeout", "network", "unavailable", "auth", "resource", "not_found", "validation", "other"]
+Root = Literal[
+    "rate", "timeout", "network", "unavailable", "auth", "resource", "unknown_tool", "validation", "not_found", "other"
+]
 
 TRANSIENT: frozenset[Root] = frozenset({"rate", "timeout", "network", "unavailable"})
 """Roots that may pass by themselves, so that trying again later is reasonable (preset `patient`)."""
@@ -56,14 +58,19 @@ _SIGNS: Mapping[Root, Sequence[str]] = {
         rf"{_STATUS}50[0-35-9]\b|database is locked|could not obtain lock|deadlock",
         r"lock wait timeout|could not serialize|服务不可用",
     ),
+    "unknown_tool": (
+        r"unknown (?:tool|function)\b|no such (?:tool|function)\b|not a valid tool",
+        r"(?:tool|function)\w*\b.{0,60}(?:not|n't) (?:found|exist|available|registered|loaded)",
+    ),
     "validation": (
         r"validation|invalid (?:argument|parameter|value|input|json|type|request|option|field|syntax|schema)",
         r"missing \d{0,3} ?(?:required|positional|argument|parameter|field|'|\"|`)|is required",
         r"required (?:argument|parameter|field|property|positional)|not part of the schema|typeerror|json.?decode",
         r"unexpected (?:keyword|argument|field|property|parameter)|unrecognized (?:argument|option|field)",
-        r"unknown (?:tool|function|argument|option|parameter|field|action)|no such (?:tool|function|option)",
+        r"unknown (?:argument|option|parameter|field|action)|no such option",
+        r"(?:cannot|could not|can't|failed to) (?:decode|parse)|unexpected end of (?:json|input|data)|unterminated string",
         r"not a valid|must be (?:a|an|one|of|set|in)|expected .{1,60} (?:but )?(?:got|received|found)",
-        r"(?:tool|function) .{0,60}not (?:found|exist|available|registered)|parse error|syntaxerror|syntax error",
+        r"parse error|syntaxerror|syntax error",
         rf"bad request|unprocessable|{_STATUS}4(?:00|22)\b|参数(?:错误|缺失|无效)",
     ),
     "not_found": (

@@ -41,7 +41,7 @@ MAX_RESULTS = 32
 _HEAD = 24  # characters, and difference in length, by which a result looks like the one before
 _TELLING = frozenset({"mutates", "delegates"})
 # An enum's members are slow to come by.
-_FIRST, _SAME, _CHANGED, _BACK = Change.FIRST, Change.SAME, Change.CHANGED, Change.BACK
+_FIRST, _SAME, _VOLATILE, _CHANGED, _BACK = Change.FIRST, Change.SAME, Change.VOLATILE, Change.CHANGED, Change.BACK
 _TELLING_FIELDS = RANGE_STARTS | BESIDE
 MAX_HOT = 16
 _LULL = 4  # rounds without news
@@ -62,6 +62,7 @@ class History:
         last_news: The last round that brought news.
         epoch_tool: The tool that made it.
         read_change: The last round in which a reading call's result changed.
+        renumbered: The last round in which a reading call's result differed in what changes by itself alone.
         last_result: The last round in which a result came in.
         waiting: The last round in which time was let pass, or something not done yet was asked about.
         last_calls: The last call of each tool that brought a result, as the next one is compared with it: shrunk.
@@ -80,6 +81,7 @@ class History:
         self.epoch = 0
         self.epoch_tool = ""
         self.read_change = 0
+        self.renumbered = 0
         self.waiting = 0
         self.last_calls: OrderedDict[str, ObservedCall] = OrderedDict()
         self._epoch_by = ""
@@ -132,7 +134,7 @@ class History:
                 call.past, call.identity = past, past.identity  # one copy of the text for all who keep it
                 self._judge(call, past)
                 past.polling = call.polling
-                if past.polling:
+                if past.polling and not call.only_asks:
                     self.waiting = number
                 # The same round again, and nothing else: counting it is all there is to do.
                 if len(calls) > 1 or not self._is_again(call):
@@ -314,8 +316,11 @@ class History:
         self._failed = self._failed or result.failed
         self._watch(call.tool_key)
         past.changes = past.changes + 1 if change is _CHANGED or change is _BACK else 0
-        if change is _CHANGED and "reads" in call.traits:
-            self.read_change = self.number
+        if "reads" in call.traits:
+            if change is _CHANGED:
+                self.read_change = self.number
+            elif change is _VOLATILE:
+                self.renumbered = self.number
         return change
 
     def user_turn(self) -> None:
@@ -338,7 +343,10 @@ class History:
                 for number, requests, news in self.rounds
                 if (places := [[index[identity], outcome] for identity, outcome in requests if identity in index])
             ],
-            "marks": [self.news, self.last_news, self.epoch, self.read_change, self.waiting, self.last_result],
+            "marks": [
+                *(self.news, self.last_news, self.epoch, self.read_change),
+                *(self.renumbered, self.waiting, self.last_result),
+            ],
             "epoch_by": [self._epoch_by, self.epoch_tool],
             "calls": [[tool, _saved(last)] for tool, last in self.last_calls.items()],
             "hot": [list(row) for row in self._hot.items()],
@@ -365,7 +373,7 @@ class History:
                 for number, places, new in state["rounds"][-MAX_ROUNDS:]
             ]
             marks = [count(mark) for mark in state["marks"]]
-            news, last_news, epoch, read_change, waiting, last_result = marks
+            news, last_news, epoch, read_change, renumbered, waiting, last_result = marks
             epoch_by, epoch_tool = map(short_text, state["epoch_by"])
             calls = [(short_text(tool), _restored(tool, last)) for tool, last in state["calls"][-MAX_TOOLS:]]
             hot = {short_text(tool): count(left) for tool, left in state["hot"][-MAX_HOT:]}
@@ -376,13 +384,8 @@ class History:
         self.__init__()  # type: ignore[misc]  # afresh, then filled
         self._known = known
         self.rounds.extend(rounds)
-        self.news, self.last_news, self.epoch, self.read_change, self.waiting = (
-            news,
-            last_news,
-            epoch,
-            read_change,
-            waiting,
-        )
+        self.news, self.last_news, self.epoch, self.waiting = news, last_news, epoch, waiting
+        self.read_change, self.renumbered = read_change, renumbered
         self._epoch_by, self.epoch_tool, self.last_result = epoch_by, epoch_tool, last_result
         self.last_calls.update(calls)
         self._hot, self.number = hot, number
@@ -397,7 +400,7 @@ def _may_repeat(result: Result, earlier: Result | None) -> bool:
     if earlier is None or not -_HEAD <= result.size - earlier.size <= _HEAD:
         return False
     one, other = result.plain or result.text, earlier.plain or earlier.text
-    return one is not None and other is not None and one[:_HEAD] == other[:_HEAD]
+    return one is not None and other is not None and (one[:_HEAD] == other[:_HEAD] or one[-_HEAD:] == other[-_HEAD:])
 
 
 def _saved(last: ObservedCall) -> list[Any]:

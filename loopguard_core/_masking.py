@@ -14,7 +14,9 @@ Digits as such are never masked: `8 failed` after `9 failed` is progress, and 40
 | `counters` | what a tool counts about its own use: attempt 3, call #4, read 2x this session |
 | `floats` | digits beyond the sixth significant one |
 | `paths` | files and folders in a place for temporary ones |
-| `ids` | any other field called id or ending in it; only where the call changes something: new things get new ids |
+| `ids` | any other field called id or ending in it, a revision or version; only where the call changes something or \
+hands work over: new things get new ids |
+| `scores` | how well an entry matched, by its field or as a fraction; only in what a search returns |
 
 Where nothing is left after masking, the value that changes *is* the answer (the commit that was asked for, the time of
 day), and nothing is masked; again but for calls that change something, whose answer is what they did.
@@ -39,6 +41,7 @@ MaskName = Literal[
     "floats",
     "paths",
     "ids",
+    "scores",
 ]
 MASKS: tuple[MaskName, ...] = get_args(MaskName)
 
@@ -49,6 +52,9 @@ HOLE = "\0"
 """What stands for a masked value."""
 
 MAX_USER_OUTPUT = 128 * 1024
+
+PICTURE = re.compile(r"\bimage/(?:png|jpe?g|webp|gif|bmp)\b|\w\.(?:png|jpe?g|webp|gif|bmp)\b", re.IGNORECASE)
+"""What shows that a result is, or describes, a picture."""
 
 # A field in any notation, with its value: `"messageId": "m0"`, `pid=4000`, `session: calm-river`.
 _FIELD = re.compile(
@@ -65,6 +71,11 @@ _TEMPORARY = re.compile(
     r"|[A-Z]:\\[^\s\"']{0,200}\\Temp\\[^\s\"']{1,200}"
 )
 _JOB = re.compile(r"^\[\d{1,3}\] \d{2,8}$", re.MULTILINE)  # what a shell says of a job in the background
+# How large a picture is, and the picture itself as the formats begin in base64.
+_PICTURE_SIZE = re.compile(r"\b\d{3,12}(?= bytes\b)|(?<=\bbytes\": )\d+|(?<=\bsize\": )\d+|(?<=\blength\": )\d+")
+_PICTURE_DATA = re.compile(r"(?:iVBORw0KGgo|/9j/4|R0lGOD|UklGR)[A-Za-z0-9+/=_-]{32,}")
+# When a file was made, in its name.
+_STAMP = re.compile(r"(?:(?<=[_-])|^)(?:1[5-9]\d{8}(?:\d{3})?|20\d{6}[_-]?\d{6})(?=[._-]|$)")
 _MONTHS = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _MONTH = re.compile(
     rf"\b{_MONTHS}[a-z]{{0,6}}\.?\s{{1,2}}\d{{1,2}}(?![\d:])(?:,? \d{{4}}\b)?"
@@ -76,7 +87,7 @@ _WEEKDAY = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?:day|sday|nesday|rsda
 
 _KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
     ("durations", re.compile(
-        r"(?:\w+_)?(?:duration|elapsed|latency|took|uptime|runtime)(?:_?(?:ms|s|secs?|seconds|millis))?|\w+_ms"
+        r"(?:\w+_)?(?:duration|elapsed|latency|took|uptime|runtime)(?:_?(?:ms|s|secs?|seconds|millis))?|\w+_ms|seconds"
         r"|(?:real|user|sys|cpu|wall|total|response|execution|exec|build|query|run|processing)_?time"
     )),
     ("timestamps", re.compile(
@@ -94,7 +105,8 @@ _KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
         r"(?:\w+_)?tokens|moves|turns?|ticks?|attempts?|retry|retries|retry_?count|seq|sequence|seq_?no|serial|hits|counter"
         r"|(?:access|reads?|views?|calls?|requests?|use|usage|visits?|hits?)_?counts?"
     )),
-    ("ids", re.compile(r"id|uid|guid|\w*_id")),
+    ("ids", re.compile(r"id|uid|guid|\w*_id|rev|revision|(?:resource_?)?version|generation")),
+    ("scores", re.compile(r"(?:\w+_)?(?:score|relevance|relevancy|similarity|distance|confidence|certainty|weight)")),
 )  # fmt: skip
 _LEFT_IN_KEY = re.compile(r"(?:^|_)(?:remaining|left|eta|until)(?:_|$)")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -116,6 +128,11 @@ _DURATION = re.compile(
 _AGE = re.compile(r"\d{1,5}[dhm]")
 _AGE_AFTER = re.compile(r" {0,3}(?:ago\b|\r?\n|$| {3})")
 _NUMBER = re.compile(r"#?\d{1,9}(?:\.\d{1,9})?")
+_FRACTION = re.compile(r"[01]\.\d{2,9}")
+# Where one kind of character follows another in what a generator of names makes: `run_jr8kJ2rjyK`.
+_TURNS = re.compile(r"(?<=\d)[A-Za-z]|(?<=[A-Za-z])\d|(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]")
+_RANDOM = re.compile(r"(?:[A-Za-z]{1,12}[_-])?[A-Za-z0-9]{8,64}")
+_MANY_TURNS = 5
 _LONG_FLOAT = re.compile(r"-?\d{1,15}\.\d{7,20}")
 # A host has a dot in it, or a name known as one; `rows:12345` is a count, and `app.py:1234` a line.
 _HOST = re.compile(r".*\.[A-Za-z0-9-]+|.*localhost|.*::1?")
@@ -140,6 +157,7 @@ _NAMES = re.compile(r"\"[\w .-]{1,60}\"\s*:|\b[\w.-]{1,60}\s?[=:](?=\s?" + HOLE 
 _ABOUT_TIME = re.compile(r"\b(?:at|on|in|as|of|the|is|it|now|time|date|today|utc|gmt|cet|local|current(?:ly)?)\b", re.I)
 _ANYTHING = re.compile(r"[^\W_]")
 _LONG = 400
+_EDGE = 4096
 
 
 @functools.lru_cache(maxsize=4096)
@@ -159,16 +177,19 @@ class Masker:
 
     Args:
         masks: Names from `MASKS`, and functions of the caller, which run first.
-        mutates: Whether the call changes something.
+        mutates: Whether the call changes something, or hands work over.
+        searches: Whether it searches.
     """
 
     __slots__ = ("_functions", "_mutates", "_named")
 
-    def __init__(self, masks: Iterable[MaskName | UserMasker] = MASKS, *, mutates: bool = False) -> None:
+    def __init__(
+        self, masks: Iterable[MaskName | UserMasker] = MASKS, *, mutates: bool = False, searches: bool = False
+    ) -> None:
         masks = tuple(masks)
         self._functions: tuple[UserMasker, ...] = tuple(mask for mask in masks if callable(mask))
         named = {mask for mask in masks if isinstance(mask, str)}
-        self._named = frozenset(named if mutates else named - {"ids"})
+        self._named = frozenset(named - (set() if mutates else {"ids"}) - (set() if searches else {"scores"}))
         self._mutates = mutates
 
     def __call__(self, text: str, echoes: Sequence[str] = ()) -> str:
@@ -189,6 +210,8 @@ class Masker:
             masked = _TEMPORARY.sub(HOLE, masked)
         if "transport" in self._named and masked.startswith("["):
             masked = _JOB.sub(HOLE, masked)
+        if "hashes" in self._named and PICTURE.search(masked, 0, _EDGE):
+            masked = _PICTURE_SIZE.sub(HOLE, _PICTURE_DATA.sub(HOLE, masked))
         masked = _FIELD.sub(self._field, masked)
         if "timestamps" in self._named:
             masked = _MILLIS.sub("", _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked)))
@@ -219,6 +242,12 @@ class Masker:
                 return HOLE
         if "transport" in named and (instance := _INSTANCE.fullmatch(word)):
             return f"{instance[1]}-{HOLE}"
+        if "uuids" in named and _random(word):
+            return HOLE
+        if "timestamps" in named and _STAMP.search(word):
+            return _STAMP.sub(HOLE, word)
+        if "scores" in named and _FRACTION.fullmatch(word):
+            return HOLE
         if "floats" in named and _LONG_FLOAT.fullmatch(word):
             return f"{float(word):.6g}"
         if "ports" in named and (port := self._port(word, match)) is not None:
@@ -255,6 +284,11 @@ class Masker:
         ):
             return HOLE
         return None
+
+
+def _random(word: str) -> bool:
+    """Whether a word looks made by a generator of names: upper and lower case and digits in no order."""
+    return _RANDOM.fullmatch(word) is not None and len(_TURNS.findall(word)) >= _MANY_TURNS
 
 
 def _says_something(masked: str) -> bool:

@@ -20,7 +20,7 @@ from xxhash import xxh3_64_hexdigest
 from loopguard_core._bounded import count, short_text
 from loopguard_core._canonical import canonical_json
 from loopguard_core._failures import Failure, classify
-from loopguard_core._masking import HOLE
+from loopguard_core._masking import HOLE, PICTURE
 
 OWN_WORDS = "[loopguard]"
 """How everything loopguard puts before a model begins."""
@@ -36,7 +36,8 @@ _SHORT = 240
 _NOTHING = 64
 _TELLING_LINE = 16
 _MAX_SIZE = 1_000_000
-_SAYS_UNCHANGED, _IS_EMPTY, _IS_PENDING, _IS_FINISHED, _SAYS_FAILING = 1, 2, 4, 8, 16
+_ACKNOWLEDGEMENT = 120
+_SAYS_UNCHANGED, _IS_EMPTY, _IS_PENDING, _IS_FINISHED, _SAYS_FAILING, _IS_PICTURE = 1, 2, 4, 8, 16, 32
 
 # An answer in words that nothing changed. Only short ones count: a long text says more than that.
 _UNCHANGED = re.compile(
@@ -66,7 +67,7 @@ _PENDING_TEXT = re.compile(
     r"|building|starting|creating|deploying)\b"
     r"|\b(?:in[ _-]?progress|pending|queued|waiting(?: for)?|please wait|provisioning|initiali[sz]ing)\b"
     r"|\bnot (?:yet )?(?:ready|finished|complete|completed|done|available)\b"
-    r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|进行中|运行中|処理中|実行中|\b\d{1,3}(?:\.\d+)?\s?%",
+    r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|进行中|运行中|処理中|実行中|\b\d{1,2}(?:\.\d+)?\s?%",
     re.IGNORECASE,
 )
 # In lower case: without one of these a pattern cannot match, and looking for them is far faster.
@@ -99,6 +100,8 @@ _EMPTY = re.compile(
 )
 
 
+# What a tool runner writes below the output: that a program ended is not that what it was asked about has.
+_RUNNER = re.compile(r"(?:\n\[[^\]\n]{1,80}\])+\s*$")
 # An object that holds nothing where it would hold what was found.
 _FOUND_NOTHING = re.compile(
     r'"(?:matches|results?|hits|items|rows|records|entries|documents|data|found|alerts|findings|events|users|files)"'
@@ -237,6 +240,16 @@ class Result:
         return bool(self._known_facts() & _IS_EMPTY)
 
     @property
+    def acknowledges(self) -> bool:
+        """Whether it may be no more than "done": nothing that could have changed, or not."""
+        return self.size <= _ACKNOWLEDGEMENT
+
+    @property
+    def picture(self) -> bool:
+        """Whether it is, or describes, a picture: two of one screen are hardly ever equal to the bit."""
+        return bool(self._known_facts() & _IS_PICTURE)
+
+    @property
     def pending(self) -> bool:
         """Whether it says that something is not done yet."""
         facts = self._facts  # asked whenever a call is made again
@@ -285,6 +298,7 @@ def _facts(text: str) -> int:
     short = len(text) <= _SHORT
     head = text[:PLAIN]
     words = head.lower()
+    head, words = _RUNNER.sub("", head), _RUNNER.sub("", words)
     facts = _SAYS_UNCHANGED if short and _has(_NEEDS_UNCHANGED, words) and _UNCHANGED.search(text) else 0
     if len(text) <= 2 or (len(text) <= 2 * _NOTHING and _EMPTY.match(text)):  # "", "[]", "{}"
         facts |= _IS_EMPTY
@@ -292,6 +306,8 @@ def _facts(text: str) -> int:
         facts |= _IS_EMPTY
     if _FAILING.search(head) or (len(text) > PLAIN and _FAILING.search(text[-PLAIN:])):
         facts |= _SAYS_FAILING
+    if PICTURE.search(head):
+        facts |= _IS_PICTURE
     ended = _has(_NEEDS_FINISHED, words) and _FINISHED.search(head) is not None
     pending = _has(_NEEDS_PENDING, words)
     if pending and (_PENDING_FIELD.search(head) or (short and not ended and _PENDING_TEXT.search(text))):

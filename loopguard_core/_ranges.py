@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 Range = tuple[int, int]
@@ -18,10 +19,12 @@ _START_LENGTH = (
 _START_END = (
     *(("start_line", "end_line"), ("line_start", "line_end"), ("from_line", "to_line"), ("startLine", "endLine")),
     *(("lineStart", "lineEnd"), ("start_row", "end_row"), ("start", "end"), ("from", "to"), ("first", "last")),
-    ("begin", "end"),
+    *(("begin", "end"), ("from_row", "to_row"), ("first_row", "last_row"), ("from_page", "to_page")),
+    *(("start_page", "end_page"), ("first_page", "last_page"), ("row_start", "row_end")),
 )
 _PAGE = ("page", "page_number", "pageNumber", "page_no", "page_index")
-_VIEW = ("view_range", "lines")
+_VIEW = ("view_range", "lines", "line_range", "pages", "page_range", "rows", "row_range", "range")
+_WRITTEN = re.compile(r"\s*(\d{1,9})\s*(?:-|–|\.\.|:|,|to)\s*(\d{1,9})\s*")
 
 RANGE_STARTS = frozenset([*(start for start, _ in (*_START_LENGTH, *_START_END)), *_PAGE, *_VIEW])
 """Names of arguments one of which every range has."""
@@ -34,6 +37,8 @@ def range_of(arguments: dict[Any, Any]) -> Range | None:
     """The range a call asks for; None if there is none to be seen."""
     for name in _VIEW:
         view = arguments.get(name)
+        if type(view) is str and len(view) < 32 and (written := _WRITTEN.fullmatch(view)) is not None:
+            view = list(written.groups())
         if type(view) is list and len(view) == 2 and (found := _between(view[0], view[1])) is not None:
             return found
     for first, last in _START_END:

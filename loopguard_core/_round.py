@@ -124,7 +124,8 @@ class OpenRound:
             return Result(text, failed, None)
         if nature.searches:
             call.signature = result_signature(output) | (call.signature or frozenset())
-        mask = nature.mask_mutating if "mutates" in call.traits else nature.mask
+        traits = call.traits
+        mask = nature.mask_mutating if "mutates" in traits or "delegates" in traits else nature.mask
         return Result(text, failed, mask, words_of(call.tool, call.plain) if failed else ())
 
     def close(self) -> list[ObservedCall]:

@@ -22,6 +22,9 @@ SEARCH_WORDS = frozenset({
 })  # fmt: skip
 """Words of a tool's name that make it a search. `query` alone does not: SQL and metrics are asked, not searched."""
 
+_ASKED = frozenset({"query", "ask", "lookup", "recall"})
+_BODIES_OF_TEXT = frozenset({"kb", "knowledge", "docs", "documentation", "faq", "handbook", "wiki", "memory", "notes", "vector"})
+
 _SEARCH_MARKS = ("搜索", "检索", "検索", "검색")
 
 QUERY_FIELDS = (
@@ -88,7 +91,9 @@ def is_search(tool: str) -> bool:
 @functools.lru_cache(maxsize=512)  # asked for every call, and a run has few tools
 def _is_search(tool: str) -> bool:
     words = {word.lower() for word in _NAME_WORDS.findall(tool)}
-    return not SEARCH_WORDS.isdisjoint(words) or any(mark in tool for mark in _SEARCH_MARKS)
+    if not SEARCH_WORDS.isdisjoint(words) or any(mark in tool for mark in _SEARCH_MARKS):
+        return True
+    return not _ASKED.isdisjoint(words) and not _BODIES_OF_TEXT.isdisjoint(words)
 
 
 def read_search(tool: str, key: str, arguments: Any, fields: Iterable[str] | None = None) -> Search | None:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from loopguard_core import _shell_words as known
 
-Kind = Literal["reads", "writes", "sleeps", "unknown"]
+Kind = Literal["reads", "tests", "writes", "sleeps", "unknown"]
 
 _LONG = 4096
 _QUOTES = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
@@ -95,7 +95,7 @@ def kind_of(command: str) -> tuple[Kind, bool]:
         return "writes", sleeps
     if "unknown" in rest or not kinds:
         return "unknown", sleeps
-    return ("reads" if rest else "sleeps"), sleeps
+    return ("tests" if "tests" in rest else "reads" if rest else "sleeps"), sleeps
 
 
 def _unquoted(match: re.Match[str]) -> str:
@@ -135,11 +135,21 @@ def _by_name(name: str, rest: list[str]) -> Kind:
     if name in known.FORMATTERS or (name == "ruff" and rest[:1] == ["format"]):
         return "reads" if known.CHECKS_ONLY & flags else "writes"
     if name in known.TESTS:
-        return "writes" if known.TEST_WRITES & flags else "reads"
+        return "writes" if known.TEST_WRITES & flags else "tests"
     if name in known.READS:
         return "reads"
     verb = known.SHELL_VERBS.fullmatch(name)
-    return "unknown" if verb is None else "reads" if verb["reads"] else "writes"
+    if verb is None:
+        return _by_verb(rest)
+    return "reads" if verb["reads"] else "writes"
+
+
+def _by_verb(rest: list[str]) -> Kind:
+    """A program nobody knows that is told what to do in words: `portal-cli order show 88`. Only reading is believed."""
+    first = [word.lower() for word in takewhile(lambda word: not word.startswith("-"), rest)][:3]
+    if any(known.WRITING_VERBS.match(word) for word in first):
+        return "unknown"
+    return "reads" if any(known.PLAIN_READING_VERBS.match(word) for word in first[:2]) else "unknown"
 
 
 def _program(words: list[str]) -> list[str]:
@@ -198,7 +208,7 @@ def _subcommand(name: str, rest: list[str], whole: str) -> Kind:
     if name == "kubectl" and verb in ("rollout", "config"):
         return "reads" if rest[1:2] and re.match(r"status|history|view|get-|current-", rest[1]) else "writes"
     if name in ("npm", "yarn", "pnpm") and verb in ("run", "run-script"):
-        return "reads" if len(rest) > 1 and known.RUN_SCRIPT.match(rest[1]) else "unknown"
+        return "tests" if len(rest) > 1 and known.RUN_SCRIPT.match(rest[1]) else "unknown"
     if verb in known.PROJECT_RUNNERS.get(name, ()):
         return _run(rest[1:], whole)
     if name == "cargo" and verb == "fmt":
@@ -207,7 +217,9 @@ def _subcommand(name: str, rest: list[str], whole: str) -> Kind:
         return _subcommand("pip", rest[1:], whole)
     if verb in writes:
         return "writes"
-    return "reads" if verb in reads else "unknown"
+    if verb not in reads:
+        return "unknown"
+    return "tests" if verb in known.TESTING_VERBS else "reads"
 
 
 def _git(verb: str, rest: list[str]) -> Kind:

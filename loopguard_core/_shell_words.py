@@ -103,6 +103,7 @@ SUB: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         ("hg", "status log diff", "commit add push pull update"),
     )
 }
+TESTING_VERBS = frozenset({"test", "t", "vet", "lint", "clippy", "bench"})
 VALUED = frozenset(
     """-C -c -n -R -f -H -p --namespace --context --kubeconfig --git-dir --work-tree --file --prefix --host
     --project --profile --region --repo --cwd --directory --manifest-path --project-directory""".split()
@@ -115,6 +116,7 @@ RUN_SCRIPT = re.compile(
 READING_VERBS = re.compile(
     r"(?:get|list|describe|show|view|status|head|read|search|ls|logs?|checks|diff|watch|wait|whoami|version)(?:-[\w-]+)?$"
 )
+PLAIN_READING_VERBS = re.compile(r"(?:get|list|describe|show|view|status|info|checks)$")
 WRITING_VERBS = re.compile(
     r"(?:create|delete|update|put|remove|set|add|start|stop|run|merge|close|reopen|edit|apply|send|post|deploy|cp|mv|rm|sync"
     r"|write|patch|scale|restart|destroy|cancel|rerun|enable|disable|import|install|upload|push|attach|detach|invoke|publish"

@@ -36,6 +36,7 @@ _PROSE = frozenset(
     memory""".split()
 )
 
+_NUMBERED = frozenset({"ref", "element_ref", "element_id", "elementId", "node_id", "nodeId", "index", "uid"})
 _STATEMENTS = frozenset({"query", "sql", "statement", "jql", "cypher", "graphql"})
 _ONE_REQUEST = re.compile(
     r"(?:\w+_)?(?:timestamp|ts|nonce)|(?:\w+_)?(?:request|req|trace|span|correlation|idempotency)_?(?:id|key|uuid)"
@@ -58,7 +59,14 @@ _LEAST_PROSE = 20
 
 
 def likeness(
-    before: Any, after: Any, *, mutates: bool, hands_over: bool = False, ui: bool = False, writes: bool = False
+    before: Any,
+    after: Any,
+    *,
+    mutates: bool,
+    hands_over: bool = False,
+    ui: bool = False,
+    renumbered: bool = False,
+    writes: bool = False,
 ) -> Likeness | None:
     """How alike two argument objects are, which are known not to be equal.
 
@@ -68,6 +76,7 @@ def likeness(
         mutates: Whether the tool changes the world: then a title is what it is about, and no label.
         hands_over: Whether it hands over to another agent: then the tool alone says what is asked.
         ui: Whether it is a step in a user interface: then `ref` numbers what `element` names.
+        renumbered: Whether what was looked at in between gave other numbers to the same elements.
         writes: Whether it writes a text: then other words are another text.
     """
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
@@ -77,12 +86,12 @@ def likeness(
         beside = BESIDE | _LABELS
     core_before = {key: value for key, value in before.items() if _plain(key) not in beside}
     core_after = {key: value for key, value in after.items() if _plain(key) not in beside}
-    if ui and core_before.keys() == core_after.keys() and len(core_after) > 1:
+    if ui and core_before.keys() == core_after.keys() and (renumbered or len(core_after) > 1):
         core_before, core_after = (
-            {key: v for key, v in core.items() if key != "ref"} for core in (core_before, core_after)
+            {key: v for key, v in core.items() if key not in _NUMBERED} for core in (core_before, core_after)
         )
     if not core_before and not core_after:
-        return "near" if hands_over else None
+        return "near" if hands_over or renumbered else None
     if not core_before or not core_after:
         return None
     different = [

@@ -7,6 +7,7 @@ tool starts no epoch and is no poll.
 |---|---|---|
 | `reads` | changes nothing | readOnlyHint; get, list, search, ...; shell commands that only read or test; SELECT; GET |
 | `mutates` | changes the world | destructiveHint, readOnlyHint = false; send, create, write, edit, ...; INSERT; POST |
+| `tests` | checks, and may end differently the next time: tests, linters, builds | `run_tests`; shell commands that test |
 | `polls` | asks whether something is done | poll, `*_status`, `wait_for_*`; a waiting time; results, see `polling` |
 | `waits` | lets time pass: exempt | sleep, wait, pause; a shell command that only sleeps |
 | `delegates` | hands over to another agent | transfer_to_*, handoff*, delegate*, *_agent |
@@ -29,9 +30,11 @@ Traits = frozenset[str]
 UNKNOWN: Traits = frozenset()
 READS: Traits = frozenset({"reads"})
 MUTATES: Traits = frozenset({"mutates"})
+TESTS: Traits = frozenset({"reads", "tests"})
 POLLS: Traits = frozenset({"reads", "polls"})
 WAITS: Traits = frozenset({"waits"})
 DELEGATES: Traits = frozenset({"delegates"})
+_NEW_THINGS = frozenset({"mutates", "delegates"})
 
 _READ_WORDS = frozenset(
     """get gets read reads list lists ls search searches find finds fetch fetches lookup look query queries view
@@ -49,7 +52,7 @@ _MUTATION_WORDS = frozenset(
     sell purchase withdraw invite share grant revoke enable disable reset restart rollback revert undo drop
     truncate register subscribe unsubscribe notify message email mail sms tweet dm issue file escalate resolve
     provision scale migrate import record log charge modify change complete finish trigger spawn kill terminate
-    start stop launch""".split()
+    start stop launch upgrade downgrade rewrite overwrite""".split()
 )
 _STARTING_WORDS = frozenset(
     """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule
@@ -64,9 +67,10 @@ _THINKING_WORDS = frozenset(
 )
 _PLAN_WORDS = frozenset("plan plans todo todos checklist".split())
 _EDITING_WORDS = frozenset("replace edit write patch insert rewrite".split())
-_DEED_KEYS = ("command", "action", "operation", "op", "mode", "method")
+_DEED_KEYS = ("command", "subcommand", "action", "operation", "op", "verb", "mode", "method")
 _DEED = re.compile(r"[a-zA-Z]+(?:[_-][a-zA-Z]+){0,3}")
 _LONGEST_DEED = 32
+_TEST_WORDS = frozenset("test tests pytest lint typecheck".split())
 _POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
 _STARTED = frozenset("run build deploy launch queue".split())
 """Words for starting something that are also names of what was started: `build_status` asks, it does not build."""
@@ -87,7 +91,7 @@ _CODE_NAMES = frozenset(
 )
 _HANDOFF = re.compile(
     r"(?:transfer(?:_back)?_to|hand_?off(?:_to)?|delegate(?:_to|_work)?|switch_to|route_to|consult|call_agent|ask_agent"
-    r"|run_agent|spawn_agent|sub_?agent|invoke_agent|dispatch_agent)(?:_\w+)?$|task$"
+    r"|run_agent|spawn_agent|sub_?agente?|invoke_agent|dispatch_agent)(?:_\w+)?$|task$"
 )
 _AGENT = re.compile(r"(?:\w+_)?(?:agent|subagent|coworker)$")
 _WAIT_FOR = re.compile(
@@ -107,6 +111,7 @@ _SQL_WRITES = frozenset(
 _LONGEST_NAME = 200
 _MASK = Masker()
 _MASK_MUTATING = Masker(mutates=True)
+_MASK_SEARCHING = Masker(searches=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,8 @@ class Nature:
         """The traits of one call, where the arguments decide."""
         if self.shell:
             command = _shell.command_in(arguments)
+            if command is None and self.program:
+                command = _deed(arguments)
             if command is not None and self.program and not command.startswith(self.program):
                 command = f"{self.program} {command}"
             return _of_command(command)
@@ -163,7 +170,7 @@ class Nature:
 
     def masker(self, traits: Traits) -> Masker:
         """What masks the results of a call with these traits."""
-        return self.mask_mutating if "mutates" in traits else self.mask
+        return self.mask if _NEW_THINGS.isdisjoint(traits) else self.mask_mutating
 
 
 @functools.lru_cache(maxsize=2048)
@@ -201,8 +208,11 @@ def _from_words(plain: str, words: list[str]) -> Nature:
     starts = bool(starting) and words[0] not in _READ_WORDS and not asks
     polls = bool(words and (words[-1] in _POLL_WORDS or _POLL_WORDS & set(words[:1]))) or bool(_WAIT_UNTIL.match(plain))
     traits = _verb(words, ui=ui)
+    if traits == READS and not _TEST_WORDS.isdisjoint(words[:2]):
+        traits = TESTS
     if polls and "mutates" not in traits and not starts:
         traits = POLLS
+    searches = is_search(plain)
     writes_files = bool(
         {"write", "edit", "replace", "patch", "insert", "save", "update", "create", "apply", "rewrite"} & set(words)
     )
@@ -212,7 +222,8 @@ def _from_words(plain: str, words: list[str]) -> Nature:
         ui=ui,
         starts=starts,
         writes_files=writes_files,
-        searches=is_search(plain),
+        searches=searches,
+        mask=_MASK_SEARCHING if searches else _MASK,
         thinks=bool(_THINKING_WORDS & set(words)),
         plans=bool(_PLAN_WORDS & set(words)) and "reads" not in traits,
         deed="reads" not in traits,
@@ -241,13 +252,21 @@ def _verb(words: list[str], *, ui: bool) -> Traits:
 
 def _of_deed(arguments: Any) -> Traits | None:
     """What an argument says is done; None if none does."""
+    deed = _deed(arguments)
+    if deed is None:
+        return None
+    words = _plain(deed).split("_")
+    return _verb(words, ui=not _UI_WORDS.isdisjoint(words)) or None
+
+
+def _deed(arguments: Any) -> str | None:
+    """The argument that names what is done."""
     if type(arguments) is not dict:
         return None
     for key in _DEED_KEYS:
         deed = arguments.get(key)
         if type(deed) is str and len(deed) <= _LONGEST_DEED and _DEED.fullmatch(deed):
-            words = _plain(deed).split("_")
-            return _verb(words, ui=not _UI_WORDS.isdisjoint(words)) or None
+            return deed
     return None
 
 
@@ -270,8 +289,8 @@ def _of_command(command: str | None) -> Traits:
     kind, sleeps = _shell.kind_of(command)
     if kind == "sleeps":
         return WAITS
-    if kind == "reads":
-        return POLLS if sleeps else READS
+    if kind in ("reads", "tests"):
+        return POLLS if sleeps else TESTS if kind == "tests" else READS
     return MUTATES if kind == "writes" else UNKNOWN
 
 
@@ -312,6 +331,7 @@ __all__ = [
     "MUTATES",
     "POLLS",
     "READS",
+    "TESTS",
     "UNKNOWN",
     "WAITS",
     "Nature",

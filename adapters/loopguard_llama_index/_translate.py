@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -155,9 +156,12 @@ def refusal(call_id: str, name: str, arguments: Any, text: str) -> ToolCallResul
 
 
 def _first(source: Any, names: tuple[str, ...]) -> int | None:
+    if source is None:
+        return None
+    read = source.get if isinstance(source, dict) else functools.partial(_get, source)
     for name in names:
-        value = _get(source, name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = read(name)
+        if type(value) is int or type(value) is float:  # and no bool, which is an int too
             return value  # type: ignore[return-value]  # `Usage` takes whole floats
     return None
 

@@ -88,6 +88,7 @@ class Turn:
         self._heard = False
         self._received: list[str] = []
         self._cut_by: Verdict | None = None
+        self._reading = contained(run.guard, "reading a stream")  # once: it is entered for every piece
 
     async def output(self) -> AgentOutput:
         """What the agent's step gives in the end."""
@@ -129,11 +130,11 @@ class Turn:
     # -- before ----------------------------------------------------------------------------------------------------
 
     async def _directive(self) -> Directive:
-        llm = self.agent.llm
-        sent = most = None
-        if self.session.money is not None:  # else nothing is held against it
-            with contained(self.run.guard, "estimating tokens"):
-                sent, most = self._sent(self._llm_input, await self.pad.entries()), translate.max_tokens(llm)
+        if self.session.money is None:  # nothing is held against what the call may use
+            return await self.session.abefore_model_call()
+        llm, sent, most = self.agent.llm, None, None
+        with contained(self.run.guard, "estimating tokens"):
+            sent, most = self._sent(self._llm_input, await self.pad.entries()), translate.max_tokens(llm)
         return await self.session.abefore_model_call(translate.model_name(llm), sent, most)
 
     async def _prepared(self, written: str) -> list[Any] | None:
@@ -192,12 +193,14 @@ class Turn:
     # -- text ------------------------------------------------------------------------------------------------------
 
     def _read(self, event: AgentStream) -> bool:
-        cut = False
-        with contained(self.run.guard, "reading a stream"):
-            for channel, text in (("reasoning", event.thinking_delta), ("content", event.delta)):
-                if text:
-                    self._heard = True
-                    cut = self._cuts(text, channel) or cut  # type: ignore[arg-type]  # the two names are channels
+        if not event.delta and not event.thinking_delta:  # a piece of a call
+            return False
+        cut, self._heard = False, True
+        with self._reading:
+            if event.thinking_delta:
+                cut = self._cuts(event.thinking_delta, "reasoning")
+            if event.delta:
+                cut = self._cuts(event.delta, "content") or cut
         return cut
 
     def _cuts_whole(self, output: AgentOutput) -> bool:
@@ -206,14 +209,17 @@ class Turn:
         with contained(self.run.guard, "reading a response"):
             for channel, text in translate.texts_of(output.response):
                 cut = self._cuts(text, channel) or cut
-            self.session.feed_text("")  # where there is none, that is known too
+            if not self._received:
+                self.session.feed_text("")  # that there is none is known too
         return cut
 
     def _cuts(self, text: str, channel: Channel) -> bool:
         self._received.append(text)
         verdict = self.session.feed_text(text, channel)
+        if verdict is None:
+            return False
         self._said(verdict)
-        if verdict is None or not verdict.abort or verdict.action is Action.OBSERVE:
+        if not verdict.abort or verdict.action is Action.OBSERVE:
             return False
         self._cut_by = self._cut_by or verdict
         return self._cuts_left > 0 or self.session.stop is not None

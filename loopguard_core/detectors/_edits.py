@@ -73,9 +73,9 @@ class Edits:
         old, new = _value(arguments, _OLD), _value(arguments, _NEW)
         if old is not None and new is not None and old != new:
             return self._edit(call, arguments, _hash(old), _hash(new), number)
-        content, path = _value(arguments, _CONTENT), _value(arguments, _PATH)
-        if content is not None and path is not None and call.nature.writes_files:
-            return self._rewrite(call, _hash(f"{call.tool_key}\n{path}"), content, number)
+        content = _value(arguments, _CONTENT)
+        if content is not None and call.nature.writes_files and (thing := _thing(arguments)) is not None:
+            return self._rewrite(call, _hash(f"{call.tool_key}\n{thing}"), content, number)
         return None
 
     def _edit(self, call: ObservedCall, arguments: dict[Any, Any], old: str, new: str, number: int) -> Finding | None:
@@ -157,6 +157,15 @@ class Edits:
             )
             for table in tables
         )
+
+
+def _thing(arguments: dict[Any, Any]) -> str | None:
+    """What is written: the file, or whatever else is named beside the content."""
+    path = _value(arguments, _PATH)
+    if path is not None:
+        return path
+    rest = {key: value for key, value in arguments.items() if key not in (*_CONTENT, *_BESIDE)}
+    return canonical_json(rest) if rest else None
 
 
 def _value(arguments: dict[Any, Any], names: tuple[str, ...]) -> str | None:

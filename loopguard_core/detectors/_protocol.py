@@ -28,7 +28,9 @@ _WAITING_KEY = re.compile(
     re.IGNORECASE,
 )
 _MOVES = re.compile(
-    r"\d\s?(?:of|/)\s?\d|\d\s?%|\b(?:remaining|left|progress|eta|processed|copied|completed)\b", re.IGNORECASE
+    r"\d\s?(?:of|/)\s?\d|\d\s?%|\b(?:remaining|left|progress|eta|processed|copied|completed)\b[\"']?\W{0,3}\d"
+    r"|\d\w{0,8}(?: \w{1,16}){0,2} (?:remaining|left|processed|copied|completed)\b",
+    re.IGNORECASE,
 )
 _HANDLE_KEY = re.compile(r"(?:^|_|[a-z])(?:id|session|job|task|handle|pid|run|process|terminal)$", re.IGNORECASE)
 _UNKNOWN_NATURE = Nature()
@@ -233,6 +235,16 @@ class ObservedCall:
         if self.nature.shell:
             return "reads" in self.traits
         return not self.nature.starts and _holds_handle(self.arguments, most)
+
+    @property
+    def only_asks(self) -> bool:
+        """Whether its name alone makes it a poll: nothing it returned says that anything is under way."""
+        past = self.past
+        if past is None or past.result is None or past.result.pending or past.earlier or "polls" not in self.traits:
+            return False
+        if self.nature.declared or self.nature.shell:  # somebody says so; a command that polls also sleeps
+            return False
+        return type(self.arguments) is not dict or not _waits(self.arguments)
 
     @property
     def holds_handle(self) -> bool:

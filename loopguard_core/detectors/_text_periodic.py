@@ -61,10 +61,10 @@ def exact_run(shape: Shape, fenced: bool) -> int:
         # Rules, borders, hex, zeros, DNA. Rows of them are a grid or a table that somebody may have asked for.
         run = 512 if unit <= 3 and shape.glyphs else 1200 if unit < 8 or "\n" not in shape.text else 3000
     elif unit <= 3:
-        run = 640  # zeros in base64 are a flood of A
+        run = 512 if shape.spaced else 640  # zeros in base64 are a flood of A
     elif shape.plain and shape.words and not shape.structured:
         if unit <= _VERSE and shape.verse:
-            run = max(4 * unit, 640)  # a round is sung four times
+            run = max(4 * unit, 640 if shape.lines > 1 else 480)  # a round is sung four times
         elif unit <= _SHORT:
             run = max(6 * unit, 320)
         else:

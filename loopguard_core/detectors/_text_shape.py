@@ -95,6 +95,17 @@ class Shape:
         return not text.isascii() and spaces * _FEW_SPACES + 2 * len(_EAST_ASIAN.findall(text)) > len(text)
 
     @property
+    def spaced(self) -> bool:
+        """Whether it is a word and a space: `no no no`."""
+        return self.letters > 0.5 and any(map(str.isspace, self.text))
+
+    @property
+    def lines(self) -> int:
+        """How many lines it has that are not blank, wherever in a line it begins."""
+        cut = self.text.find("\n") + 1
+        return len(_lines(self.text[cut:] + self.text[:cut]))
+
+    @property
     def verse(self) -> bool:
         """Short lines, two or more: a stanza, a list, a block of imports."""
         lines = _lines(self.text)

@@ -34,8 +34,6 @@ MAX_IDENTITIES = 40
 
 _LASTING = frozenset({"auth", "validation", "not_found"})  # time alone mends none of these
 _FIRST, _CHANGED, _BACK = Change.FIRST, Change.CHANGED, Change.BACK  # an enum's members are slow to come by
-_ACKNOWLEDGEMENT = 120  # characters
-
 MAX_TOOLS = 64
 """Tools remembered in a session."""
 
@@ -126,7 +124,7 @@ class RepeatedCall(Detector):
             call.streak = streak.length
             if last is None and self._lowest > 1:
                 return ()
-            return self._report(call, streak)
+            return self._report(call, streak, calls)
         rounds: dict[str, dict[str, _Streak]] = {}
         for call in calls:
             key = call.tool_key
@@ -135,7 +133,7 @@ class RepeatedCall(Detector):
             present[call.identity] = _Streak(1, number) if last is None else self._next(last, call, number)
         findings: list[Finding] = []
         for call in calls:
-            findings.extend(self._report(call, rounds[call.tool_key][call.identity]))
+            findings.extend(self._report(call, rounds[call.tool_key][call.identity], calls))
         for key, present in rounds.items():
             self._remember(key, present, self._tools.get(key))
         return findings
@@ -156,11 +154,13 @@ class RepeatedCall(Detector):
         """Whether anything else was new since the call was last asked for."""
         return self._history is not None and call.past is not None and self._history.news > call.past.news
 
-    def _report(self, call: ObservedCall, streak: _Streak) -> Sequence[Finding]:
+    def _report(self, call: ObservedCall, streak: _Streak, calls: Sequence[ObservedCall]) -> Sequence[Finding]:
         call.streak = streak.length
         if streak.length < self._lowest:
             return self._changing(call, streak)
         kind = None if self._history is None else _kind(call, self._history)
+        if kind is None and self._history is not None and _others_move(call, calls):
+            kind = "poll"
         evidence: dict[str, Any] = {"rounds": streak.length, "since_round": streak.since}
         if kind == "changing":
             evidence["interface"] = True
@@ -241,6 +241,8 @@ class RepeatedCall(Detector):
 def _kind(call: ObservedCall, history: History) -> str | None:
     """The row of the ladder table for a call whose result did not change."""
     past = call.past
+    if past is not None and past.polling and call.only_asks and not history.waited(past):
+        return "status"
     if past is not None and (past.polling or ("mutates" not in call.traits and _waits(call, past, history))):
         return "poll"
     result = None if past is None else past.result
@@ -251,9 +253,25 @@ def _kind(call: ObservedCall, history: History) -> str | None:
         if past is not None and history.waited(past):
             return "poll"
         return "transient" if result.failure.transient else None
+    if "tests" in call.traits:
+        return "check"
     if "mutates" not in call.traits:
-        return None
-    return "changing" if call.nature.ui and _acknowledges(result) else "mutation"
+        return "picture" if _looks_alike(call, past, history) else None
+    if call.nature.ui:
+        return "changing" if _acknowledges(past) else None
+    return "mutation"
+
+
+def _others_move(call: ObservedCall, calls: Sequence[ObservedCall]) -> bool:
+    """Whether it is one of several things that are looked at together again and again, and others of them change."""
+    past = call.past
+    if past is None or past.result is None or past.result.failed or "mutates" in call.traits:
+        return False
+    return any(
+        other.past is not None and other.past.changes and other.past.last == past.last and other.past.times > 1
+        for other in calls
+        if other is not call
+    )
 
 
 def _advice(call: ObservedCall) -> str | None:
@@ -268,6 +286,17 @@ def _waits(call: ObservedCall, past: Past, history: History) -> bool:
     return history.waited(past) and not call.nature.starts and (past.result is None or not past.result.finished)
 
 
-def _acknowledges(result: Result | None) -> bool:
-    """Whether a result is no more than "done": nothing that could have changed, or not."""
-    return result is None or result.size <= _ACKNOWLEDGEMENT
+def _acknowledges(past: Past | None) -> bool:
+    """Whether what a step returned may be no more than "done"; what has changed before tells when it does not."""
+    result = None if past is None else past.result
+    return past is None or result is None or (result.acknowledges and not past.earlier)
+
+
+def _looks_alike(call: ObservedCall, past: Past | None, history: History) -> bool:
+    """Whether the last two pictures it returned were alike, but not equal."""
+    last = history.last_calls.get(call.tool_key)
+    if past is None or past.result is None or last is None or last.identity != call.identity:
+        return False
+    return last.change is Change.VOLATILE and past.result.picture
+
+

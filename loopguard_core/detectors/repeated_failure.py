@@ -35,6 +35,8 @@ _MAX_SHAPES = 8
 _SHARED = frozenset({*TRANSIENT, "auth", "resource"})
 """Roots that lie outside a tool, so that several tools can fail for one of them."""
 
+_STAYING = _SHARED | {"unknown_tool"}
+
 _REASONS = {
     "rate": "too many requests",
     "timeout": "timeouts",
@@ -44,6 +46,7 @@ _REASONS = {
     "resource": "a lack of space or memory",
     "not_found": "things that were not found",
     "validation": "arguments that are not valid",
+    "unknown_tool": "a tool that does not exist",
     "other": "the same error",
 }
 
@@ -141,8 +144,9 @@ class RepeatedFailure(Detector):
 
     def _row(self, tool: str) -> _Row | None:
         row = self._tools.get(tool)
-        # What is changed elsewhere mends arguments and files. It hardly mends the network, or missing rights.
-        if row is not None and self._history.epoch > row.last and row.failure.root not in _SHARED:
+        # What is changed elsewhere mends arguments and files. It hardly mends the network, or missing rights, and it
+        # makes no tool.
+        if row is not None and self._history.epoch > row.last and row.failure.root not in _STAYING:
             del self._tools[tool]
             return None
         return row
@@ -150,6 +154,8 @@ class RepeatedFailure(Detector):
     def _kind(self, row: _Row) -> str | None:
         if row.failure.root == "not_found":
             return "not_found"
+        if row.failure.root == "unknown_tool":
+            return None  # nothing that other calls bring makes it exist
         if self._history.news > row.news:
             return "interleaved"
         if row.failure.root == "validation" and len(row.shapes) > 1:

@@ -242,6 +242,7 @@ class Stagnation(Detector):
             mutates="mutates" in call.traits,
             hands_over="delegates" in call.traits,
             ui=call.nature.ui,
+            renumbered=self._history.renumbered > last.number > self._history.read_change,
             writes=call.nature.writes_files,
         )
 
@@ -258,7 +259,8 @@ class Stagnation(Detector):
             before = None if last is None else last.before
             if before is not None and before.result is not None:
                 self._settle(call, result, before, before.result)
-            if outcome.change is Change.FIRST and "mutates" not in call.traits and not result.failed:
+            tells = "mutates" not in call.traits or (call.nature.ui and not result.acknowledges)
+            if outcome.change is Change.FIRST and tells and not result.failed:
                 known = result.digest in self._history.repeated
                 self._seen_before(call.tool_key, result, before, known=known)
 
@@ -394,7 +396,9 @@ def _volatile(result: Result, earlier: Result | None) -> bool:
     if earlier is None or abs(result.size - earlier.size) > _HEAD:
         return False
     one, other = result.text, earlier.text
-    return one is not None and other is not None and one[:_HEAD] == other[:_HEAD] and result.masked == earlier.masked
+    if one is None or other is None or (one[:_HEAD] != other[:_HEAD] and one[-_HEAD:] != other[-_HEAD:]):
+        return False
+    return result.masked == earlier.masked
 
 
 def _reordered(result: Result, earlier: Result) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -48,6 +49,17 @@ class Replayed:
 _NOT_THE_USER = (OWN_WORDS, "[system", "<system")
 
 
+# What stands in place of the conversation so far once it was summarised, in the words of the usual programs.
+_SUMMARY = re.compile(
+    r"\A\W{0,3}(?:context|conversation|history|session)(?: (?:was|has been|history))? (?:compact|summari[sz]|condens|truncat)"
+    r"|\A\W{0,3}(?:compacted|summari[sz]ed) (?:context|conversation|history)"
+    r"|\A\W{0,3}(?:\w+ )?summary of (?:the |our |your )?(?:earlier|previous|prior|conversation|session|work|progress)"
+    r"|continued from a previous conversation|produced a summary of its thinking",
+    re.IGNORECASE,
+)
+_HEAD = 400
+
+
 def guard_for_replay(policy: Policy, *, plugins: Iterable[object] = ()) -> LoopGuard:
     """A guard that makes the same of a recording each time and everywhere.
 
@@ -82,6 +94,8 @@ def play(transcript: Transcript, guard: LoopGuard) -> Replayed:
             player.assistant(message)
         elif isinstance(message, ToolResult):
             session.record_result(message.call_id, message.output, message.is_error)
+        elif _SUMMARY.search(message.content, 0, _HEAD):
+            session.compacted()
         elif isinstance(message, UserMessage) and not message.content.lstrip().startswith(_NOT_THE_USER):
             session.user_turn()
     end = session.end()

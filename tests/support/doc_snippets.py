@@ -3,7 +3,7 @@
     <!-- not run: why -->      before a block: it is only parsed
     <!-- prints -->            before a text block: what the block before it prints; `...` stands for any lines
     <!-- file: name -->        before any block: it is written to that file, in the working directory; Python is
-                               not run then, since the page imports it
+                               not run then: the page imports it, or says `python name` in a shell block
 
 Python blocks of a page run in order in one namespace, as somebody reads them; what a page takes for granted (a model,
 an agent) is put there before, see `doc_setups`. TOML blocks are read as policies, shell blocks run line by line
@@ -17,6 +17,7 @@ import asyncio
 import inspect
 import json
 import re
+import runpy
 import tomllib
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -110,13 +111,24 @@ class Runner:
         elif block.language == "python":
             self.output = self._python(block)
         elif block.language == "sh":
-            self.output = "" if block.why_not else "".join(run_line(line) for line in shell_lines(block.text))
+            self.output = "" if block.why_not else "".join(self._line(line) for line in shell_lines(block.text))
         elif block.language == "toml":
             check_toml(block)
         elif block.language == "json":
             json.loads(block.text)
         else:
             assert block.language in SHOWN, f"nobody knows how to run {block.language!r}; write python, sh, toml, json"
+
+    def _line(self, line: str) -> str:
+        """One shell command. A program that the page wrote runs, and the page goes on with what it defined."""
+        program = re.fullmatch(r"python (\S+\.py)", line)
+        if program is None or not Path(program[1]).is_file():
+            return run_line(line)
+        printed = StringIO()
+        with redirect_stdout(printed):
+            made = runpy.run_path(program[1], run_name="__main__")
+        self.names = {**made, **self.names}
+        return printed.getvalue()
 
     def _python(self, block: Block) -> str:
         # Line numbers are the page's, so that a traceback points into it.
