@@ -65,25 +65,15 @@ def _keys(_: ScriptedServer) -> dict[str, Any]:
 
 
 def _session(_: ScriptedServer) -> dict[str, Any]:
-    from types import SimpleNamespace
-
     from loopguard_core import session_store
 
     opened = session_store.open_session_store
-    call = SimpleNamespace(id="c1", name="fetch_invoice", arguments='{"invoice_id": "INV-2291"}')
-    asked: list[Any] = []
-
-    def call_model(steer: Any, model: Any) -> Any:
-        asked.append(steer)
-        calls = [call] if len(asked) < 3 else []
-        return SimpleNamespace(tokens_in=100, tokens_out=20, tool_calls=calls)
 
     def in_memory(_address: str) -> Any:  # where the page has an address of a Redis server
         return opened("memory://")
 
     session_store.open_session_store = in_memory
-    restore = lambda: setattr(session_store, "open_session_store", opened)  # noqa: E731
-    return {"call_model": call_model, "run_tool": lambda call: "timed out", "restore": restore}
+    return {"restore": lambda: setattr(session_store, "open_session_store", opened)}
 
 
 def _langchain(server: ScriptedServer) -> dict[str, Any]:
