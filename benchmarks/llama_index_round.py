@@ -1,7 +1,8 @@
 """What the guard adds to a round of a LlamaIndex agent. Run: `python benchmarks/llama_index_round.py`
 
-A model object that answers in no time, the hardest case there is, streamed and not; and the real client of
-`llama-index-llms-openai` against a scripted server in a process of its own, where it is installed. CPU time of this
+A model object that answers in no time, the hardest case there is, and the real client of `llama-index-llms-openai`
+against a scripted server in a process of its own, where it is installed (`pip install llama-index-llms-openai`); each
+streamed and not. The run is a healthy one: every search is for something else, and no detector fires. CPU time of this
 process counts; repeats are interleaved, and the lower quartile is taken, because other load only ever adds.
 """
 
@@ -9,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import multiprocessing
-import multiprocessing.synchronize
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,6 +25,7 @@ from llama_index.core.llms import LLM, ChatMessage, ChatResponse, LLMMetadata, T
 from llama_index.core.llms.callbacks import llm_chat_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
+from loopguard_llama_index import _seams as seams
 from loopguard_llama_index import guard_agent
 from rich.console import Console
 from rich.table import Table
@@ -31,28 +33,38 @@ from rich.table import Table
 from loopguard_core import LoopGuard
 from loopguard_core.testing import ChatRequest, Reply, ScriptedCall, ScriptedServer
 
-ROUNDS = 40
+SUBJECTS = (
+    "amber bamboo barley basalt beeswax bronze cashmere cedar chalk cinnamon clay cobalt cocoa copper coral cork cotton "
+    "ebony felt flax glass gold granite hemp hops indigo iron ivory jade jute lacquer lead linen maize marble mercury "
+    "mica nickel nutmeg oak"
+).split()
+ROUNDS = len(SUBJECTS)
 CHUNKS = 10
 
 
+def asked_in(number: int) -> dict[str, str]:
+    """The arguments of the call in that round, from 0: no two rounds ask for the same."""
+    return {"query": f"exports of {SUBJECTS[number]}"}
+
+
 class Scripted(FunctionCallingLLM):
-    """Asks for a new search in each of 40 rounds, then answers. Each response comes in eleven chunks."""
+    """Asks for a new search in each of 40 rounds, then answers. A streamed response comes in eleven chunks."""
 
     @property
     def metadata(self) -> LLMMetadata:
         return LLMMetadata(is_chat_model=True, is_function_calling_model=True, model_name="scripted-1")
 
     def _answer(self, messages: Any, text: str) -> ChatResponse:
-        done = sum(message.role.value == "assistant" for message in messages)
-        call = ToolCallBlock(tool_call_id=f"c{done}", tool_name="search", tool_kwargs={"query": f"question {done}"})
-        blocks: list[Any] = [TextBlock(text=text)] if text else []
-        blocks += [call] if done < ROUNDS else []
+        done = _rounds_in(messages)
+        blocks: list[Any] = [TextBlock(text=text)]
+        if done < ROUNDS:
+            blocks.append(ToolCallBlock(tool_call_id=f"c{done}", tool_name="search", tool_kwargs=asked_in(done)))
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
         return ChatResponse(message=ChatMessage(role="assistant", blocks=blocks), raw={"usage": usage})
 
     @llm_chat_callback()
     async def achat(self, messages: Any, **kwargs: Any) -> ChatResponse:
-        return self._answer(messages, "I search.")
+        return self._answer(messages, f"Step {_rounds_in(messages)} of the plan.")
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Any, **kwargs: Any) -> Any:
@@ -60,9 +72,9 @@ class Scripted(FunctionCallingLLM):
             text = ""
             for number in range(CHUNKS):
                 await asyncio.sleep(0)
-                text += f"word {number} "
-                said = ChatMessage(role="assistant", content=text)
-                yield ChatResponse(message=said, delta=f"word {number} ", raw={})
+                delta = f"step {_rounds_in(messages)}, word {number}; "
+                text += delta
+                yield ChatResponse(message=ChatMessage(role="assistant", content=text), delta=delta, raw={})
             yield self._answer(messages, text)
 
         return stream()
@@ -83,6 +95,10 @@ class Scripted(FunctionCallingLLM):
     stream_chat = complete = stream_complete = acomplete = astream_complete = chat
 
 
+def _rounds_in(messages: Any) -> int:
+    return sum(message.role.value == "assistant" for message in messages)
+
+
 async def search(query: str) -> str:
     """Search."""
     return f"result for {query}"
@@ -92,7 +108,7 @@ def persona(request: ChatRequest) -> Reply:
     """The scripted model again, as a server."""
     if request.number > ROUNDS:
         return Reply(text="done")
-    return Reply(tool_calls=(ScriptedCall("search", {"query": f"question {request.number}"}),))
+    return Reply(tool_calls=(ScriptedCall("search", asked_in(request.number - 1)),))
 
 
 def serve(connection: Connection) -> None:
@@ -102,42 +118,101 @@ def serve(connection: Connection) -> None:
         connection.recv()
 
 
-def per_round(llm: LLM, streaming: bool, guard: LoopGuard | None) -> float:
+# -- hooks that do nothing: what LlamaIndex itself charges for being hooked into -----------------------------------------
+
+
+async def take_step(self: Any, *args: Any) -> Any:
+    """Pass on."""
+    return await type(self).take_step(self, *args)
+
+
+async def parse_agent_output(self: Any, ctx: Any, ev: Any) -> Any:
+    """Pass on."""
+    return await type(self).parse_agent_output(self, ctx, ev)
+
+
+async def call_tool(self: Any, ctx: Any, ev: Any) -> Any:
+    """Pass on."""
+    return await type(self).call_tool(self, ctx, ev)
+
+
+def passive(agent: FunctionAgent) -> None:
+    """Hook in where `guard_agent` does."""
+    for hook in (take_step, parse_agent_output, call_tool):
+        seams.bind(agent, hook.__name__, hook)
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+Attach = Callable[[FunctionAgent], object]
+
+
+async def per_round(llm: LLM, streaming: bool, attach: Attach) -> float:
     """Microseconds of CPU a round."""
     agent = FunctionAgent(tools=[search], llm=llm, streaming=streaming)
-    if guard is not None:
-        guard_agent(agent, guard)
-
-    async def run() -> float:
-        gc.collect()
-        gc.disable()
-        started = time.process_time()
-        await agent.run("go", max_iterations=ROUNDS + 2)
-        spent = time.process_time() - started
-        gc.enable()
-        return spent
-
-    return asyncio.run(run()) / ROUNDS * 1e6
+    attach(agent)
+    gc.collect()
+    gc.disable()
+    started = time.process_time()
+    await agent.run("go", max_iterations=ROUNDS + 2)
+    spent = time.process_time() - started
+    gc.enable()
+    return spent / ROUNDS * 1e6
 
 
-def measure(llm: LLM, streaming: bool, repeats: int) -> dict[str, float]:
+async def measure(llm: LLM, streaming: bool, guard: LoopGuard, repeats: int) -> dict[str, float]:
     """The lower quartile of each variant."""
-    guard = LoopGuard()
-    variants: dict[str, Callable[[], LoopGuard | None]] = {"unguarded": lambda: None, "guard_agent": lambda: guard}
+    variants: dict[str, Attach] = {
+        "unguarded": lambda _: None,
+        "hooks that do nothing": passive,
+        "guard_agent": lambda agent: guard_agent(agent, guard),
+    }
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats):
-        for name, given in variants.items():
-            times[name].append(per_round(llm, streaming, given()))
+        for name, attach in variants.items():
+            times[name].append(await per_round(llm, streaming, attach))
     return {name: sorted(values)[len(values) // 4] for name, values in times.items()}
 
 
-def real_client(base_url: str) -> LLM | None:
-    """The real client, where it is installed."""
+@contextlib.asynccontextmanager
+async def models(base_url: str) -> AsyncIterator[dict[str, LLM]]:
+    """The models to measure with; the real client where it is installed."""
+    llms: dict[str, LLM] = {"model in process": Scripted()}
     try:
+        from httpx import AsyncClient
         from llama_index.llms.openai import OpenAI
     except ImportError:
-        return None
-    return OpenAI(model="gpt-4o-mini", api_base=base_url, api_key="none", reuse_client=False)
+        yield llms
+        return
+    usage = {"stream_options": {"include_usage": True}}
+    async with AsyncClient() as http:
+        llms["real client over loopback"] = OpenAI(
+            model="gpt-4o-mini", api_base=base_url, api_key="none", async_http_client=http, additional_kwargs=usage
+        )
+        yield llms
+
+
+async def compare(base_url: str, repeats: int) -> Table:
+    """Measure everything.
+
+    Raises:
+        SystemExit: A detector fired, so it was no healthy run.
+    """
+    fired: list[str] = []
+    guard = LoopGuard(on_loop=lambda event: fired.append(event.detector))
+    table = Table("round of a FunctionAgent", "variant", "µs CPU", "more", title=f"{ROUNDS} rounds, one call each")
+    async with models(base_url) as llms:
+        for name, llm in llms.items():
+            for streaming in (False, True):
+                figures = await measure(llm, streaming, guard, repeats)
+                base = figures["unguarded"]
+                for variant, value in figures.items():
+                    row = f"{name}, streamed" if streaming else name
+                    table.add_row(row, variant, f"{value:.0f}", f"{(value / base - 1) * 100:+.1f} %")
+                table.add_section()
+    if fired:
+        raise SystemExit(f"this was no healthy run: {', '.join(sorted(set(fired)))} fired")
+    return table
 
 
 def main() -> None:
@@ -146,24 +221,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=24)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    table = Table("round of a FunctionAgent", "variant", "µs CPU", "more", title="40 rounds, one call each")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     server = context.Process(target=serve, args=(theirs,), daemon=True)
     server.start()
-    rounds: list[tuple[str, LLM, bool]] = [
-        ("model in process", Scripted(), False),
-        ("model in process, streamed in 11 chunks", Scripted(), True),
-    ]
-    client = real_client(ours.recv())
-    if client is not None:
-        rounds.append(("real client over loopback, streamed", client, True))
-    for name, llm, streaming in rounds:
-        figures = measure(llm, streaming, options.repeats)
-        base = figures["unguarded"]
-        for variant, value in figures.items():
-            table.add_row(name, variant, f"{value:.0f}", f"{(value / base - 1) * 100:+.1f} %")
-        table.add_section()
+    table = asyncio.run(compare(ours.recv(), options.repeats))
     ours.send(None)
     server.join(5)
     Console().print(table)

@@ -64,6 +64,7 @@ class History:
         read_change: The last round in which a reading call's result changed.
         renumbered: The last round in which a reading call's result differed in what changes by itself alone.
         last_result: The last round in which a result came in.
+        slept: The last round that let time pass: a call that waits, or one that sleeps before it looks.
         waiting: The last round in which time was let pass, or something not done yet was asked about.
         last_calls: The last call of each tool that brought a result, as the next one is compared with it: shrunk.
             Each knows the one before it.
@@ -82,6 +83,7 @@ class History:
         self.epoch_tool = ""
         self.read_change = 0
         self.renumbered = 0
+        self.slept = 0
         self.waiting = 0
         self.last_calls: OrderedDict[str, ObservedCall] = OrderedDict()
         self._epoch_by = ""
@@ -136,6 +138,8 @@ class History:
                 past.polling = call.polling
                 if past.polling and not call.only_asks:
                     self.waiting = number
+                    if call.lets_time_pass:
+                        self.slept = number
                 # The same round again, and nothing else: counting it is all there is to do.
                 if len(calls) > 1 or not self._is_again(call):
                     self._watch(call.tool_key)
@@ -345,7 +349,7 @@ class History:
             ],
             "marks": [
                 *(self.news, self.last_news, self.epoch, self.read_change),
-                *(self.renumbered, self.waiting, self.last_result),
+                *(self.renumbered, self.slept, self.waiting, self.last_result),
             ],
             "epoch_by": [self._epoch_by, self.epoch_tool],
             "calls": [[tool, _saved(last)] for tool, last in self.last_calls.items()],
@@ -373,7 +377,7 @@ class History:
                 for number, places, new in state["rounds"][-MAX_ROUNDS:]
             ]
             marks = [count(mark) for mark in state["marks"]]
-            news, last_news, epoch, read_change, renumbered, waiting, last_result = marks
+            news, last_news, epoch, read_change, renumbered, slept, waiting, last_result = marks
             epoch_by, epoch_tool = map(short_text, state["epoch_by"])
             calls = [(short_text(tool), _restored(tool, last)) for tool, last in state["calls"][-MAX_TOOLS:]]
             hot = {short_text(tool): count(left) for tool, left in state["hot"][-MAX_HOT:]}
@@ -385,7 +389,7 @@ class History:
         self._known = known
         self.rounds.extend(rounds)
         self.news, self.last_news, self.epoch, self.waiting = news, last_news, epoch, waiting
-        self.read_change, self.renumbered = read_change, renumbered
+        self.read_change, self.renumbered, self.slept = read_change, renumbered, slept
         self._epoch_by, self.epoch_tool, self.last_result = epoch_by, epoch_tool, last_result
         self.last_calls.update(calls)
         self._hot, self.number = hot, number

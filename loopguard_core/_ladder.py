@@ -154,6 +154,7 @@ DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
         "cycle": Ladder(observe=2, steer=3, block=4, stop=6),
         "cycle.interleaved": Ladder(observe=3, steer=5),
         "cycle.gapped": Ladder(observe=2, steer=3),
+        "cycle.figures": Ladder(observe=2, steer=3),
         "cycle.poll": Ladder(observe=6, steer=12, block=30),
         "repeated_failure": Ladder(observe=2, steer=3, block=5, stop=8),
         "repeated_failure.cross_tool": Ladder(observe=3, steer=5, stop=10),

@@ -83,6 +83,7 @@ _MONTH = re.compile(
     rf"|\b\d{{1,2}}/{_MONTHS}/\d{{4}}:\d\d:\d\d:\d\d(?: [+-]\d{{4}})?"
 )
 _MILLIS = re.compile(r"(?<=\d:\d\d),\d{3}(?!\d)")  # behind the seconds, where logs write a comma
+_CLOCK = re.compile(r"^\d{1,2}:\d\d$", re.MULTILINE)  # on a line of its own
 _WEEKDAY = re.compile(r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)(?:day|sday|nesday|rsday|urday)?\b")
 
 _KEYS: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
@@ -214,7 +215,7 @@ class Masker:
             masked = _PICTURE_SIZE.sub(HOLE, _PICTURE_DATA.sub(HOLE, masked))
         masked = _FIELD.sub(self._field, masked)
         if "timestamps" in self._named:
-            masked = _MILLIS.sub("", _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked)))
+            masked = _CLOCK.sub(HOLE, _MILLIS.sub("", _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked))))
         masked = _WORD.sub(self._word, masked)
         return masked if self._mutates or masked == text or _says_something(masked) else text
 

@@ -33,6 +33,7 @@ _EDGE = 64 * 1024
 PLAIN = 2048
 """Characters of a text up to which it is held as it is."""
 _SHORT = 240
+_FIGURES = re.compile(r"[-+]?\d[\d.,]*")
 _NOTHING = 64
 _TELLING_LINE = 16
 _MAX_SIZE = 1_000_000
@@ -201,6 +202,14 @@ class Result:
                 return None
             self._masked = ("!" if self.failed else "=") + _hash(_folded(self._masker(text)))
         return self._masked
+
+    @property
+    def figureless(self) -> str | None:
+        """Hash of the masked text without figures; None if the text was let go."""
+        text = self.text
+        if text is None or self._masker is None:
+            return None
+        return _hash(" ".join(_FIGURES.sub("0", _folded(self._masker(text))).split()))
 
     def let_go(self) -> None:
         """Forget the text."""

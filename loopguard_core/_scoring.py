@@ -228,7 +228,8 @@ class Scorer:
             cues = _ALL
         else:
             if self._identifier.waited:
-                history.waiting, self._identifier.waited = number, False
+                history.waiting = history.slept = number
+                self._identifier.waited = False
             cues = history.begin(followed, number)
         for detector in self._begin[cues]:
             try:  # what `contained` does, without its cost in rounds in which nothing is found

@@ -34,6 +34,7 @@ _TOLD = re.compile(r"\b(?:ba|z|da)?sh\s+-[a-z]*c\s+(?:'([^']*)'|\"((?:[^\"\\]|\\
 _SUBSTITUTION = re.compile(r"\$\((?!\()|`")
 _REDIRECT = re.compile(r"(?<![<>=&\d-])(?:\d?>>?(?!>)|&>)\s*(?!&|/dev/(?:null|stderr|stdout)|\s*$)\S")
 _PARTS = re.compile(r"\|\||&&|[;|\n]|(?<!>)&(?!>)")
+_ECHO = re.compile(r"(?:(?<=[;&\n])|\A)\s*(?:echo|printf)\b[^|&;\n<>`$]*(?:&&|;|\n|\Z)")
 _ASSIGNMENT = re.compile(r"\w+\+?=\S*$")
 _SQL_WRITE = re.compile(
     r"\b(?:insert|update|delete|drop|create|alter|truncate|merge|grant|revoke|replace)(?:\b|One|Many|Index)",
@@ -70,6 +71,11 @@ def command_in(arguments: Any) -> str | None:
                 return str(value[2])
             return " ".join(value)
     return None
+
+
+def without_echo(command: str) -> str:
+    """A command without the parts that only print words: they do nothing, whatever the words are."""
+    return _ECHO.sub(" ", command).strip()
 
 
 def kind_of(command: str) -> tuple[Kind, bool]:

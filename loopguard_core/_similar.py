@@ -14,6 +14,7 @@ from typing import Any, Literal
 import xxhash
 
 from loopguard_core._canonical import canonical_json
+from loopguard_core._shell import without_echo
 
 Likeness = Literal["near", "grown", "rephrased"]
 """`near`: the same thing; `grown`: a command with more copies of its own parts; `rephrased`: prose in new words."""
@@ -44,9 +45,9 @@ _ONE_REQUEST = re.compile(
 _WORDS = re.compile(r"[^\W_]+")
 _RUNS = re.compile(r"[^\W\d_]+|\d+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_PARTS = re.compile(r"&&|\|\||[;\n]")
-_COMMAND_LIKE = re.compile(r"&&|\|\||[;\n]")
+_PARTS = re.compile(r"&&|\|\||[;\n]|\bunion(?: all)?\b", re.IGNORECASE)
 _LONGEST = 4096
+_SHORT_COUNT = 4
 _DEPTH = 4
 _STOP_WORDS = frozenset(
     """the a an and or of to for in on at is are was be been i you we they it this that with from as by please
@@ -95,7 +96,9 @@ def likeness(
     if not core_before or not core_after:
         return None
     different = [
-        key for key in core_before.keys() & core_after.keys() if not _alike(core_before[key], core_after[key], 0)
+        key
+        for key in core_before.keys() & core_after.keys()
+        if not _alike(core_before[key], core_after[key], 0) and not _does_the_same(key, core_before[key], core_after[key])
     ]
     if not different and (core_before.keys() <= core_after.keys() or core_after.keys() <= core_before.keys()):
         return "near"
@@ -162,6 +165,19 @@ def _same_items(before: Any, after: Any) -> bool:
     return rephrased(" ".join(prose[0]), " ".join(prose[1]), _OVERLAP_ALONE)
 
 
+def without_words_of(text: str, request: Any, other: Any) -> str:
+    """A result without the words in which its request differs from another: that it repeats them says nothing."""
+    own = {word for part in texts_in(request) for word in _WORDS.findall(part[:_LONGEST])}
+    own -= {word for part in texts_in(other) for word in _WORDS.findall(part[:_LONGEST])}
+    return _WORDS.sub(lambda word: "" if word[0] in own else word[0], text) if own else text
+
+
+def no_new_words(after: str, before: str) -> bool:
+    """Whether a result holds no word the one before did not, short counts aside: the same, more often."""
+    new = set(_WORDS.findall(after[:_LONGEST])) - set(_WORDS.findall(before[:_LONGEST]))
+    return all(word.isdigit() and len(word) <= _SHORT_COUNT for word in new)
+
+
 def gist(arguments: Any) -> str:
     """Hash of what has to be equal for two calls to be near: for one whose arguments are no longer there."""
     if isinstance(arguments, Mapping):
@@ -219,11 +235,21 @@ def same_words(before: str, after: str) -> bool:
     return words == sorted(_WORDS.findall(after)) or _RUNS.findall(before) == _RUNS.findall(after)
 
 
+def _does_the_same(key: Any, before: Any, after: Any) -> bool:
+    """Whether two commands differ in no more than the words they print."""
+    if not isinstance(before, str) or not isinstance(after, str) or _plain(key) not in _DEEDS:
+        return False
+    if max(len(before), len(after)) > _LONGEST or "echo" not in before + after:
+        return False
+    rest = without_echo(before)
+    return bool(rest) and rest == without_echo(after)
+
+
 def _grown(before: Any, after: Any) -> bool:
     """Whether two commands have the same parts, one of them some more often."""
     if not isinstance(before, str) or not isinstance(after, str) or max(len(before), len(after)) > _LONGEST:
         return False
-    if not _COMMAND_LIKE.search(before) and not _COMMAND_LIKE.search(after):
+    if not _PARTS.search(before) and not _PARTS.search(after):
         return False
     one, other = ({part for raw in _PARTS.split(text) if (part := raw.strip())} for text in (before, after))
     return one == other

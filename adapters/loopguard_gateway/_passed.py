@@ -12,7 +12,7 @@ from loopguard_gateway._errors import too_long, upstream_trouble
 from loopguard_gateway._gateway import Gateway
 from loopguard_gateway._room import Share
 from loopguard_gateway._settings import Settings
-from loopguard_gateway._upstream import Headers, Target, trouble
+from loopguard_gateway._upstream import Headers, Target, pieces, trouble
 
 _FAILED = 400
 _UNAUTHORIZED = 401
@@ -70,7 +70,7 @@ async def whole(response: httpx.Response, settings: Settings, share: Share) -> b
     """
     body = bytearray()
     try:
-        async for piece in response.aiter_raw():
+        async for piece in pieces(response):
             share.take(len(piece))
             body += piece
             if len(body) > settings.max_answer:

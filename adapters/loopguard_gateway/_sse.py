@@ -11,7 +11,6 @@ _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE = re.compile(rb"\r\n|\n|\r")
 _OVERLAP = 3
 """Bytes at the end of what was searched that may be the beginning of an event's end."""
-_MAX_EVENT = 8 * 1024 * 1024
 
 DONE = "[DONE]"
 
@@ -40,7 +39,7 @@ class Event:
 
 
 class Events:
-    """Cuts a stream into events, however it arrives."""
+    """Cuts a stream into events, however it arrives. Its length is bounded by whoever feeds it."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -56,9 +55,6 @@ class Events:
             found.append(_event(bytes(buffer[begin : end.end()])))
             begin = self._searched = end.end()
         del buffer[:begin]
-        if len(buffer) > _MAX_EVENT:  # no event: it goes on as it is
-            found.append(Event(bytes(buffer), None))
-            buffer.clear()
         self._searched = max(0, len(buffer) - _OVERLAP)
         return found
 

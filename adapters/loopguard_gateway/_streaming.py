@@ -18,7 +18,7 @@ from loopguard_gateway._contained import contained
 from loopguard_gateway._errors import Refused, stopped, too_long, upstream_trouble
 from loopguard_gateway._sse import DONE, Event, Events
 from loopguard_gateway._tokens import Heard
-from loopguard_gateway._upstream import trouble
+from loopguard_gateway._upstream import pieces, trouble
 from loopguard_gateway._wire import Closing, Piece, Said
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Relay:
         events = Events()
         try:
             async with asyncio.timeout_at(self._deadline):
-                async for raw in self._response.aiter_raw():
+                async for raw in pieces(self._response):
                     self._size += len(raw)
                     if self._size > self._exchange.gateway.settings.max_answer:
                         return await self._broken(too_long(self._exchange.gateway.settings.max_answer))

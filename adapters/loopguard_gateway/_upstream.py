@@ -36,6 +36,9 @@ _POOL = 8
 asks the operating system about each, whenever a request begins or ends; with hundreds in one pool that takes most of
 the gateway's time."""
 
+_STATUSES = (200, 599)
+_WAY_TO_THE_PARSER = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")
+
 HIDDEN = b"[the provider's key]"
 
 
@@ -67,7 +70,8 @@ class Upstream:
 
     @asynccontextmanager
     async def answer(self, target: Target, body: bytes, *, stream: bool) -> AsyncIterator[httpx.Response]:
-        """Send a request, and wait for the head of its answer, which can be read as long as the context is open.
+        """Send a request, and wait for the head of its answer. The rest is in `response.stream` as long as the context
+        is open; httpx's own ways to read it would hand the connection on before this has looked at it.
 
         Raises:
             Refused: There was none.
@@ -79,6 +83,8 @@ class Upstream:
             try:
                 yield response
             finally:
+                if _sent_more(response):
+                    await response.extensions["network_stream"].aclose()
                 await response.aclose()
         finally:
             pool.running -= 1
@@ -88,9 +94,13 @@ class Upstream:
         try:
             headers = self._sent(target.headers, stream=stream)
             request = client.build_request(target.method, url, headers=headers, content=body or None)
-            return await client.send(request, stream=True)
+            response = await client.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError) as error:
             raise trouble(error) from None
+        if not _STATUSES[0] <= response.status_code <= _STATUSES[1]:
+            await response.aclose()
+            raise upstream_trouble(502, "broke off, or sent what is no HTTP")
+        return response
 
     def _pool(self) -> _Pool:
         """The first pool with room: connections are few and warm where there is little to do."""
@@ -133,6 +143,13 @@ class Upstream:
             await pool.client.aclose()
 
 
+def pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body of an answer as it comes, and as it was sent."""
+    if not isinstance(response.stream, httpx.AsyncByteStream):
+        raise TypeError("the answer has no stream")
+    return aiter(response.stream)
+
+
 def trouble(error: Exception) -> Refused:
     """What a client is told of a failure; the error's own text may hold an address."""
     if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError):
@@ -142,6 +159,14 @@ def trouble(error: Exception) -> Refused:
     if isinstance(error, httpx.RemoteProtocolError):
         return upstream_trouble(502, "broke off, or sent what is no HTTP")
     return upstream_trouble(502, "cut the connection")
+
+
+def _sent_more(response: httpx.Response) -> bool:
+    """Whether bytes follow the answer. On a connection that is used again they would be the next client's answer."""
+    found: object = response.stream
+    for name in _WAY_TO_THE_PARSER:  # httpx does not look, and offers nobody else to
+        found = getattr(found, name, None)
+    return bool(getattr(found, "trailing_data", (b"",))[0])
 
 
 def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:

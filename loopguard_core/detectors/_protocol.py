@@ -19,6 +19,10 @@ from loopguard_core._traits import UNKNOWN, Nature, Traits
 from loopguard_core._types import Channel
 
 _SMALL = 256
+_PAGE = 240
+_MANY_LINES = 4
+_KNOWN_LINES = 0.2
+_DIGITS = re.compile(r"\d+")
 _KEPT = 2048
 MAX_OUTCOMES = 4
 """Outcomes of one identity that are known again when they come back."""
@@ -57,7 +61,9 @@ class Past:
         news: Rounds with news in the session, up to and with its last round.
         refused: True if it was refused the last time.
         polling: True if it was a poll when it was last asked for.
-        moving: True if the last change is of something that gets on: so many of so many, a percentage, what is left.
+        figures: True if nothing but figures has changed so far.
+        moving: True if the last change is of something that gets on: so many of so many, a percentage, what is left, or
+            another page altogether.
         result: The last result that was recorded; None before the first.
         earlier: Hashes of the outcomes there were, each with its number, the last one last.
     """
@@ -65,6 +71,7 @@ class Past:
     __slots__ = (
         "changes",
         "earlier",
+        "figures",
         "first",
         "identity",
         "last",
@@ -83,7 +90,7 @@ class Past:
         self.tool = tool
         self.first = self.last = number
         self.times = self.changes = self.same = self.news = 0
-        self.refused = self.polling = self.moving = False
+        self.refused = self.polling = self.moving = self.figures = False
         self.result: Result | None = None
         self.earlier: Sequence[tuple[str | None, int]] = ()
 
@@ -106,7 +113,10 @@ class Past:
         self.same = self.same + 1 if change in (Change.SAME, Change.VOLATILE) else 0
         if change is not Change.CHANGED or before is None:
             return change
-        self.moving = bool(_MOVES.search((result.text or "")[:_KEPT]))
+        self.moving = bool(_MOVES.search((result.text or "")[:_KEPT])) or _novel(result.text, before.text)
+        first = not self.earlier
+        alike = before.figureless is not None and before.figureless == result.figureless
+        self.figures = alike and (first or self.figures)
         earlier = self.earlier or ((before.masked or before.digest, 0),)
         digest = result.masked or result.digest
         known = next((number for other, number in earlier if other == digest), None)
@@ -119,7 +129,8 @@ class Past:
         """As plain JSON."""
         kept = None if self.result is None else self.result.save()
         numbers = [self.first, self.last, self.times, self.changes, self.news, self.same]
-        return [self.tool, numbers, self.refused + 2 * self.polling, kept, [list(row) for row in self.earlier]]
+        flags = self.refused + 2 * self.polling + 4 * self.figures
+        return [self.tool, numbers, flags, kept, [list(row) for row in self.earlier]]
 
     @classmethod
     def restored(cls, identity: str, state: Any) -> Past:
@@ -132,9 +143,17 @@ class Past:
         past = cls(identity, short_text(tool), 0)
         past.first, past.last, past.times, past.changes, past.news, past.same = map(count, numbers)
         past.earlier = tuple((short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:])
-        past.refused, past.polling = bool(flags & 1), bool(flags & 2)
+        past.refused, past.polling, past.figures = bool(flags & 1), bool(flags & 2), bool(flags & 4)
         past.result = None if kept is None else Result.restored(kept)
         return past
+
+
+def _novel(after: str | None, before: str | None) -> bool:
+    """Whether hardly a line of a longer text was there before, figures aside: the next page of something."""
+    if after is None or before is None or min(len(after), len(before)) < _PAGE:
+        return False
+    lines, known = ({_DIGITS.sub("", line) for line in text[:_KEPT].split("\n")} for text in (after, before))
+    return len(lines) >= _MANY_LINES and len(lines & known) < _KNOWN_LINES * len(lines)
 
 
 @dataclass(eq=False)  # without slots, so that what is rarely set costs nothing: one is made for every call
@@ -237,14 +256,19 @@ class ObservedCall:
         return not self.nature.starts and _holds_handle(self.arguments, most)
 
     @property
+    def lets_time_pass(self) -> bool:
+        """Whether it sleeps before it looks: in the command, or by an argument."""
+        if self.nature.shell:
+            return "polls" in self.traits
+        return type(self.arguments) is dict and _waits(self.arguments)
+
+    @property
     def only_asks(self) -> bool:
         """Whether its name alone makes it a poll: nothing it returned says that anything is under way."""
         past = self.past
         if past is None or past.result is None or past.result.pending or past.earlier or "polls" not in self.traits:
             return False
-        if self.nature.declared or self.nature.shell:  # somebody says so; a command that polls also sleeps
-            return False
-        return type(self.arguments) is not dict or not _waits(self.arguments)
+        return not self.nature.declared and not self.lets_time_pass
 
     @property
     def holds_handle(self) -> bool:

@@ -9,6 +9,7 @@ fires at the request that would complete a lap.
 | (none) | nothing new came up between the laps |
 | `gapped` | other rounds between brought news: no proof of a loop |
 | `interleaved` | one or two steps again and again, with news between |
+| `figures` | three steps and more that only look, and nothing but figures moved |
 | `poll` | half of it and more asks for something that is not done yet |
 """
 
@@ -30,6 +31,8 @@ MAX_PERIOD = 8
 
 _MAX_BEGINNINGS = 8
 _FEW_STEPS = 2  # a check or two after each piece of work are a habit
+_MANY_STEPS = 3  # so many things looked at in turn are a round of inspection
+_ACTING = frozenset({"mutates", "delegates"})
 _MOST_STEPS = 2  # to one of them that asks for something not done yet: a longer lap is work, and no waiting
 
 Token = tuple[Request, ...]
@@ -64,15 +67,32 @@ class Cycle(Detector):
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
         """Look for the shortest cycle this round goes on with."""
         present = [call for call in calls if call.past is not None and not call.fresh and not call.past.polling]
+        return [*self._found(calls, present, number, figures=False), *self._figures(calls, number)]
+
+    def _figures(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
+        """Laps of looking at the same things, in which nothing but figures moved and nobody waited."""
+        present = [
+            call
+            for call in calls
+            if call.past is not None and not call.past.polling and call.traits.isdisjoint(_ACTING)
+        ]
+        return self._found(calls, present, number, figures=True)
+
+    def _found(
+        self, calls: Sequence[ObservedCall], present: Sequence[ObservedCall], number: int, *, figures: bool
+    ) -> Sequence[Finding]:
         if not present:
             return ()
         asked = tuple(sorted(call.identity for call in present))[:MAX_PERIOD]
         if tuple(identity for identity, _ in (self._history.rounds[-1][1] if self._history.rounds else ())) == asked:
             return ()  # the same round again is `repeated_call`'s
         rounds = self._rounds(calls)
-        period, matched = _shortest([token for _, token in rounds], asked)
+        tokens = [token for _, token in rounds]
+        period, matched = _shortest([self._plain(token) for token in tokens] if figures else tokens, asked)
         if period == 0:
             self._pardon = min(self._pardon, 0)
+            return ()
+        if figures and (period < _MANY_STEPS or self._history.slept >= rounds[len(rounds) + 1 - matched][0]):
             return ()
         start = rounds[len(rounds) + 1 - matched][0]
         laps = matched // period - max(0, self._pardon)
@@ -81,7 +101,7 @@ class Cycle(Detector):
         between = any(news for at, _, news in self._history.rounds if at > lap_over)
         lap = [tuple(identity for identity, _ in token) for _, token in rounds[len(rounds) + 1 - period :]] + [asked]
         about = _rotated(lap)
-        kind = self._kind(period, lap, between)
+        kind = "figures" if figures else self._kind(period, lap, between)
         evidence = {"period": period, "laps": laps, "since_round": start, "rounds": number - start + 1}
         return [
             Finding(
@@ -89,6 +109,14 @@ class Cycle(Detector):
             )
             for call in present
         ]
+
+    def _plain(self, token: Token) -> Token:
+        """A round without what tells results apart that differ in figures alone."""
+        return tuple((name, 0) if self._only_figures(name) else (name, outcome) for name, outcome in token)
+
+    def _only_figures(self, identity: str) -> bool:
+        past = self._history.past(identity)
+        return past is not None and past.figures
 
     def _rounds(self, calls: Sequence[ObservedCall]) -> list[tuple[int, Token]]:
         """The rounds that may be part of a cycle: what of each was asked for again since the world last changed."""

@@ -49,6 +49,7 @@ _HEAD = 4096
 _LOOK_BACK = 4  # messages whose words a message is compared with
 _FEW_WORDS, _MANY_WORDS = 4, 60  # keywords of a message that can be said in other words; longer ones are drafts
 _MIN_REWORDED = 3
+_LEFT_OUT = 0.1
 _SLOT = 3
 
 
@@ -206,6 +207,9 @@ class RepeatedMessage(Detector):
         new = [hashes[value] for value in hashes.keys() - frozenset().union(*self._lately)]
         numbers = any(not word.isalpha() and any(map(str.isdigit, word)) for word in new)
         same = bool(self._lately) and not numbers and len(new) < _NEW_SAID * len(hashes)
+        if same and self._user_spoke and new and "```" in text:
+            # Somebody asked for the code once more with something added, and that is what came.
+            same = len(self._lately[-1] - hashes.keys()) > _LEFT_OUT * len(hashes)
         if same and new and _fills_in(before, order):
             same = False
         self._reworded.go_on(self._message, same=same)
@@ -217,7 +221,10 @@ class RepeatedMessage(Detector):
             return
         asked = frozenset(call.identity for call in calls)
         if asked == self._asked:
-            self._quiet = 0  # the same calls again are `repeated_call`'s
+            # The same calls again are `repeated_call`'s. A step in a user interface alone may well be made again; with
+            # the same words beside it, it is not.
+            steps = all(call.nature.ui and call.change is Change.SAME for call in calls)
+            self._quiet = self._quiet + 1 if steps else 0
             return
         self._asked = asked
         found: set[int] = set()
@@ -225,8 +232,9 @@ class RepeatedMessage(Detector):
             self._quiet = 0
             return
         for call in calls:
-            text = None if call.outcome is None or call.outcome.result is None else call.outcome.result.text
-            found.update(map(_hash, _words(text)))
+            text = None if call.result is None else call.result.text
+            if text is not None:
+                found.update(map(_hash, _words(call.nature.mask(text[:_HEAD]))))
         if not found:
             return  # nothing came back, or the text was let go of when the run was saved
         new = len(found - self._words)
@@ -297,7 +305,7 @@ def _hash(word: str) -> int:
     return crc32(word.encode("utf-8", "surrogatepass"))
 
 
-def _words(text: str | None) -> list[str]:
+def _words(text: str) -> list[str]:
     """The words of a result; those that mix letters and digits are names made up for one occasion."""
-    words = [] if text is None else _WORD.findall(text[:_HEAD].casefold())
+    words = _WORD.findall(text.casefold())
     return [word for word in words if word.isdigit() or not any(letter.isdigit() for letter in word)]

@@ -28,7 +28,17 @@ from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change, Result
 from loopguard_core._shell import command_in
-from loopguard_core._similar import BESIDE, Likeness, gist, likeness, same_words, texts_in, thought_again
+from loopguard_core._similar import (
+    BESIDE,
+    Likeness,
+    gist,
+    likeness,
+    no_new_words,
+    same_words,
+    texts_in,
+    thought_again,
+    without_words_of,
+)
 from loopguard_core.detectors._edits import Edits
 from loopguard_core.detectors._pages import Pages
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, Detector, Finding, ObservedCall, plain_of
@@ -260,9 +270,13 @@ class Stagnation(Detector):
             if before is not None and before.result is not None:
                 self._settle(call, result, before, before.result)
             tells = "mutates" not in call.traits or (call.nature.ui and not result.acknowledges)
-            if outcome.change is Change.FIRST and tells and not result.failed:
+            if result.failed or not tells:
+                continue
+            if outcome.change is Change.FIRST:
                 known = result.digest in self._history.repeated
                 self._seen_before(call.tool_key, result, before, known=known)
+            elif outcome.change is Change.SAME and (row := self._same.get(call.tool_key)) is not None:
+                row.length, row.last = row.length + 1, self._history.number
 
     def _seen_before(self, tool: str, result: Result, before: ObservedCall | None, *, known: bool) -> None:
         """Count a first result that the tool has given before, for other arguments."""
@@ -289,6 +303,8 @@ class Stagnation(Detector):
             or _reordered(result, earlier)
             or (call.nature.thinks and not result.failed)  # it returns no more than a count of the thoughts
         )
+        if not equal and call.identity != before.identity and before.text and call.text:
+            equal = self._says_the_same(call, result, before, earlier)
         if row is not None and not equal and not _same(result, earlier):
             self._drop(tool)
         elif self._changed_since(tool, before.number):
@@ -297,6 +313,18 @@ class Stagnation(Detector):
             length = 1 if kind == "grown" else 2
             self._near[tool] = _Row(length, before.number, self._history.number, varied=True, kind=kind)
             self._history.tracked.add(tool)
+
+    def _says_the_same(self, call: ObservedCall, result: Result, before: ObservedCall, earlier: Result) -> bool:
+        """Whether results differ only as their requests do: in words these repeat, or in how often they say a thing."""
+        now, then = result.text, earlier.text
+        kind = None if now is None or then is None else self._likeness(call, before)
+        if kind is None or now is None or then is None:
+            return False
+        if kind == "grown":
+            return no_new_words(call.nature.mask(now), call.nature.mask(then))
+        asked, other = call.plain, plain_of(before.text)
+        mask = call.nature.masker(call.traits)
+        return mask(without_words_of(now, asked, other)) == mask(without_words_of(then, other, asked))
 
     # -- in between --------------------------------------------------------------------------------------------
 

@@ -32,6 +32,11 @@ class Loop:
         return max((verdict.action for verdict in self.verdicts), key=RANK.__getitem__)
 
     @property
+    def tools(self) -> list[str]:
+        """The tools that are called in it, in order; none where text repeats itself."""
+        return list(dict.fromkeys(verdict.tool for verdict in self.verdicts if verdict.tool is not None))
+
+    @property
     def rounds(self) -> tuple[int, int]:
         """First and last round of its evidence; 0 is before the first round."""
         first = min((evidence_rounds(verdict)[0] for verdict in self.verdicts), default=0)
@@ -57,11 +62,19 @@ def loops(verdicts: Iterable[Verdict]) -> list[Loop]:
     found: list[Loop] = []
     latest: dict[tuple[str | None, ...], Loop] = {}
     for verdict in verdicts:
-        key = (verdict.detector, verdict.tool, verdict.fingerprint, verdict.channel)
+        # Every step of a lap has a verdict of its own, and all of them are one loop.
+        call = ("steps",) if "period" in verdict.evidence else (verdict.tool, verdict.fingerprint)
+        key = (verdict.detector, *call, verdict.channel)
         loop = latest.get(key)
-        if loop is not None and verdict.streak > loop.last.streak:
+        if loop is not None and (verdict.streak > loop.last.streak or _goes_on(verdict, loop)):
             loop.verdicts.append(verdict)
         else:
             loop = latest[key] = Loop([verdict])
             found.append(loop)
     return sorted(found, key=lambda loop: (-RANK[loop.action], -len(loop.verdicts)))
+
+
+def _goes_on(verdict: Verdict, loop: Loop) -> bool:
+    """Whether its evidence began before the loop's last verdict: a streak is only counted as far as a detector sees."""
+    first = evidence_rounds(verdict)[0]
+    return first < verdict.round and first <= loop.last.round

@@ -15,7 +15,7 @@ from loopguard_core.report._loops import Loop, loops
 from loopguard_core.report._rounds import timeline
 from loopguard_core.report._spend import together
 from loopguard_core.report._story import Story
-from loopguard_core.report._words import DONE, amount, counted, saved, source, span, status, subject
+from loopguard_core.report._words import DONE, amount, counted, ends, saved, source, span, status, subject
 
 MAX_SECTIONS = 60
 """Recordings that are shown at length, the worst; the table has all of them."""
@@ -169,9 +169,7 @@ def _does(story: Story, found: list[Loop]) -> Markup:
         return joined(
             el("b", "; ".join(steps) or ("notes it only" if found else "nothing")), " ", el("small", "the run goes on")
         )
-    steps.append(
-        f"ends the run {f'at round {replayed.stop_round}' if replayed.stop_round else 'before the first round'}"
-    )
+    steps.append(f"ends the run {ends(story)}")
     spared = replayed.answered < len(story.steps)
     less = f"{amount(story.guarded)}: {saved(story.without, story.guarded)} less" if spared else "as the recording does"
     return joined(el("b", "; ".join(steps)), " ", el("small", less))

@@ -19,6 +19,7 @@ DONE = {
 }
 """What each rung does, for a reader who has not met the ladder."""
 
+_TOOLS = 3
 _CENT = Decimal("0.01")
 _DIME = Decimal("0.1")
 _TINY = Decimal("0.0001")
@@ -76,9 +77,11 @@ def span(first: int, last: int) -> str:
 
 
 def subject(loop: Loop) -> Markup:
-    """What repeats: a tool, or text."""
-    if loop.last.tool is not None:
-        return name_of(loop.last.tool)
+    """What repeats: tools, three of them at most, or text."""
+    tools = loop.tools
+    if tools:
+        names = [name_of(tool) if at == 0 else joined(", ", name_of(tool)) for at, tool in enumerate(tools[:_TOOLS])]
+        return joined(*names, f" and {len(tools) - _TOOLS} more" if len(tools) > _TOOLS else None)
     return joined(
         {"content": "the text", "reasoning": "the reasoning", "arguments": "a call's arguments"}.get(
             loop.last.channel or "", "the message"
@@ -86,11 +89,17 @@ def subject(loop: Loop) -> Markup:
     )
 
 
+def ends(story: Story) -> str:
+    """Where the guard would have ended it: `at round 6`, `after response 2` where no call was made."""
+    replayed = story.replayed
+    return f"at round {replayed.stop_round}" if replayed.stop_round else f"after response {replayed.answered}"
+
+
 def status(story: Story, found: list[Loop]) -> tuple[str, str]:
     """One word for the class, and a few for the reader."""
     replayed = story.replayed
     if replayed.stop is not None:
-        where = f"at round {replayed.stop_round}" if replayed.stop_round else "before the first round"
+        where = ends(story)
         kind = (
             "loop" if replayed.stop.verdict is not None else replayed.stop.reason.removeprefix("max_").replace("_", " ")
         )
