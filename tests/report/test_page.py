@@ -17,6 +17,7 @@ from looping_recordings import HOSTILE, loop, saved, work
 from loopguard_core import LoopGuard, Policy, ToolCall, Usage
 from loopguard_core.recorder import Recorder
 from loopguard_core.report import Reporter, page
+from loopguard_core.report._loops import loops
 
 VOID = {"meta", "link", "br"}
 
@@ -231,6 +232,45 @@ def test_a_text_loop_is_placed_in_its_response(tmp_path: Path) -> None:
     )
     assert "the text, before the first round" in shown.text
     assert "text content, character" in shown.text
+
+
+def rounds_of(calls: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
+    """Rounds of one call each: tool, arguments, result."""
+    messages: list[dict[str, Any]] = []
+    for number, (tool, arguments, result) in enumerate(calls):
+        call = {"id": f"c{number}", "function": {"name": tool, "arguments": arguments}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": result})
+    return messages
+
+
+def test_a_cycle_is_one_loop_however_long_it_goes_on(tmp_path: Path) -> None:
+    lap = [("read_file", f'{{"path": "{name}.py"}}', f"import {name}") for name in "abcdefg"]
+    played = Reporter(Policy()).story(saved(tmp_path / "run.json", rounds_of(lap * 30)))
+    found = loops(played.replayed.verdicts)
+    assert [loop.last.detector for loop in found] == ["cycle"]
+    assert found[0].rounds == (1, 210)
+
+
+def test_a_loop_of_several_tools_names_them(tmp_path: Path) -> None:
+    lap = [(f"open_{name}", "{}", f"{name}: unchanged") for name in "abcdef"]
+    policy = {"detectors": {"repeated_call": {"enabled": False}}}
+    shown = report(saved(tmp_path / "run.json", rounds_of(lap * 6)), policy=policy)
+    assert re.search(r"(open_\w ?, ){2}open_\w +and 3 more", shown.text), shown.text[:600]
+
+
+def test_equal_calls_that_begin_again_later_are_another_loop(tmp_path: Path) -> None:
+    again = [("fetch_invoice", "{}", "Error: 504")] * 3
+    user = [{"role": "user", "content": "Try again."}]
+    file = saved(tmp_path / "run.json", [*rounds_of(again), *user, *rounds_of(again)])
+    found = loops(Reporter(Policy()).story(file).replayed.verdicts)
+    assert [loop.rounds for loop in found if loop.last.detector == "repeated_call"] == [(1, 3), (4, 6)]
+
+
+def test_a_run_without_calls_ends_after_a_response(tmp_path: Path) -> None:
+    repeated = {"role": "assistant", "content": "The sky is blue because of scattering. " * 200}
+    shown = report(saved(tmp_path / "run.json", [{"role": "user", "content": "Why?"}, repeated, repeated]))
+    assert "Loop: ends after response 2" in shown.text
 
 
 def test_what_happened_live_stands_beside_the_replay(tmp_path: Path) -> None:
