@@ -70,8 +70,10 @@ class Upstream:
 
     @asynccontextmanager
     async def answer(self, target: Target, body: bytes, *, stream: bool) -> AsyncIterator[httpx.Response]:
-        """Send a request, and wait for the head of its answer. The rest is in `response.stream` as long as the context
-        is open; httpx's own ways to read it would hand the connection on before this has looked at it.
+        """Send a request, and wait for the head of its answer.
+
+        The rest can be read by `pieces` as long as the context is open; httpx's own ways to read it would hand the
+        connection on before this has looked at it.
 
         Raises:
             Refused: There was none.

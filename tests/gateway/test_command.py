@@ -230,6 +230,7 @@ def test_workers_share_one_ledger_and_killed_ones_are_replaced(upstream, shared)
         with httpx.Client() as client:
             figures = client.get(f"{origin}/metrics").text
     assert 'outcome="key_limit"} 10.0' in figures
+    assert "loopguard_gateway_running_requests 0.0" in figures  # what ran in the killed ones runs no more
 
 
 @needs_proc

@@ -2,13 +2,15 @@
 
 import json
 import socket
+import socketserver
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 
 import httpx
 import openai
 import pytest
-from loopguard_gateway_kit import MODEL, Answer, Reset, chat, eventually, prose
+from loopguard_gateway_kit import MODEL, Answer, Reset, chat, eventually, prose, serving
 
 from loopguard_core.testing import Reply
 
@@ -206,6 +208,10 @@ GARBAGE = b"\x00\xff<html>\r\n\r\n" * 50
         pytest.param(lambda _: b"no HTTP at all\r\n\r\n", 502, id="speaks no HTTP"),
         pytest.param(lambda _: b"", 502, id="says nothing"),
         pytest.param(lambda _: b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\nshort", 502, id="breaks off"),
+        pytest.param(lambda _: b"HTTP/1.1 999 What\r\ncontent-length: 2\r\n\r\n{}", 502, id="no status"),
+        pytest.param(lambda _: b"HTTP/1.1 101 Other\r\nupgrade: x\r\n\r\n", 502, id="speaks something else"),
+        pytest.param(lambda _: b"HTTP/1.1 200 OK\r\ncontent-length: -2\r\n\r\n{}", 502, id="less than nothing"),
+        pytest.param(lambda _: b"HTTP/1.1 200 OK\r\nx: " + b"y" * 500_000, 502, id="a head without end"),
     ],
 )
 def test_a_provider_that_fails_before_it_answers(gateway, answer, status, stream):
@@ -305,6 +311,45 @@ def test_a_bomb_in_gzip_is_not_unpacked(gateway):
         client.stream("POST", f"{served.base_url}/chat/completions", json=CHAT, headers=served.auth) as response,
     ):
         assert b"".join(response.iter_raw()) == bomb
+
+
+class _SaysMore(socketserver.StreamRequestHandler):
+    """Answers each request twice, on a connection that stays open."""
+
+    def handle(self):
+        while head := self._head():
+            self.rfile.read(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            self.wfile.write(head % 2 + b"{}" + head % 15 + b"somebody else's")
+
+    def _head(self):
+        head = b""
+        while not head.endswith(b"\r\n\r\n") and (line := self.rfile.readline()):
+            head += line
+        return head
+
+
+def test_what_follows_an_answer_is_nobody_elses_answer(store):
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _SaysMore) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        with serving(f"http://127.0.0.1:{server.server_address[1]}/v1", store) as served:
+            for number in range(4):
+                body = {**CHAT, "messages": [{"role": "user", "content": str(number)}]}
+                assert post(served, body=body).content == b"{}"
+        server.shutdown()
+
+
+def test_an_event_of_any_size_is_read(gateway):
+    """A response with pictures in it has many megabytes; its usage is at its end."""
+    usage = {"input_tokens": 20, "output_tokens": 10, "total_tokens": 30}
+    picture = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "A" * 10_000_000}
+    response = {"id": "resp_1", "object": "response", "model": MODEL, "output": [picture], "usage": usage}
+    event = b"data: %b\n\n" % json.dumps({"type": "response.completed", "response": response}).encode()
+    _, served = gateway(lambda _: Answer([event], type="text/event-stream", chunked=True))
+    answer = post(served, body={"model": MODEL, "input": "?", "stream": True}, path="/responses")
+    assert answer.content == event
+    assert served.status().spent == Decimal("0.000009")
 
 
 def test_hostile_streams_hurt_nobody(gateway):
