@@ -160,7 +160,10 @@ def _usage(usage: Usage | None) -> dict[str, Any]:
     sent, received = (0, 0) if usage is None else (usage.input_tokens or 0, usage.output_tokens or 0)
     return {
         "input_tokens": sent,
-        "input_tokens_details": {"cached_tokens": 0 if usage is None else usage.cached_tokens or 0},
+        "input_tokens_details": {
+            "cached_tokens": 0 if usage is None else usage.cached_tokens or 0,
+            "cache_write_tokens": 0,
+        },
         "output_tokens": received,
         "output_tokens_details": {"reasoning_tokens": 0 if usage is None else usage.reasoning_tokens or 0},
         "total_tokens": sent + received,

@@ -192,7 +192,10 @@ def response_of(reply: Reply, body: Any, number: int) -> dict[str, Any]:
     for place, call in enumerate(reply.tool_calls):
         item = {"type": "function_call", "id": f"fc_{number}_{place}", "call_id": f"call_{number}_{place}"}
         output.append({**item, "name": call.name, "arguments": call.arguments_text, "status": "completed"})
-    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    details = {
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
     return {
         "id": f"resp_{number}",
         "object": "response",

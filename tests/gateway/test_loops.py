@@ -561,3 +561,46 @@ def test_json_of_a_closing_message_is_a_whole_completion(gateway):
     body = json.loads(raw.text if isinstance(raw.text, str) else raw.text())
     assert body["object"] == "chat.completion"
     assert raw.headers["x-loopguard-stop"] == "doom_loop"
+
+
+def events_of(response):
+    return [json.loads(event.partition("data: ")[2]) for event in response.text.split("\n\n") if "data: {" in event]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_what_the_gateway_writes_is_whole_by_the_clients_own_types(gateway, api):
+    """The client itself reads leniently: nothing may be missing that its types promise."""
+    types = pytest.importorskip("openai.types")
+    pydantic = pytest.importorskip("pydantic")
+    answers = (
+        chat(lambda _: Reply(text="Hi. " * 900)) if api == "chat" else responses(lambda _: Reply(text="Hi. " * 900))
+    )
+    _, served = gateway(answers, Policy(**NO_BLOCK))
+    question, items, messages = {"role": "user", "content": "Is invoice A-1 due?"}, [], []
+    for number in range(5):
+        call = {"name": "fetch", "arguments": "{}"}
+        items += [{"type": "function_call", "call_id": f"c{number}", **call}]
+        items += [{"type": "function_call_output", "call_id": f"c{number}", "output": FAILS}]
+        messages += [{"role": "assistant", "tool_calls": [{"id": f"c{number}", "type": "function", "function": call}]}]
+        messages += [{"role": "tool", "tool_call_id": f"c{number}", "content": FAILS}]
+    field, path, more = ("messages", "/chat/completions", messages) if api == "chat" else ("input", "/responses", items)
+    whole = types.chat.ChatCompletion if api == "chat" else types.responses.Response
+    piece = types.chat.ChatCompletionChunk if api == "chat" else types.responses.ResponseStreamEvent
+    with httpx.Client() as client:
+        body = {"model": MODEL, field: [question, *more], "stream_options": {"include_usage": True}}
+        url, headers = served.base_url + path, served.auth
+        ended = client.post(url, json=body, headers=headers)
+        streamed = client.post(url, json={**body, "stream": True}, headers=headers)
+        cut = client.post(url, json={**body, field: [question], "stream": True}, headers=headers)
+    assert ended.headers["x-loopguard-stop"] == streamed.headers["x-loopguard-stop"] == "doom_loop"
+    pydantic.TypeAdapter(whole).validate_python(ended.json())
+    for event in (*events_of(streamed), *events_of(cut)):
+        pydantic.TypeAdapter(piece).validate_python(event)
+    if api == "chat":
+        finishes = [events_of(one)[-2]["choices"][0]["finish_reason"] for one in (streamed, cut)]
+        assert finishes == ["stop", "length"]
+        assert all(one.text.endswith("data: [DONE]\n\n") for one in (streamed, cut))
+    else:
+        assert [events_of(one)[-1]["type"] for one in (streamed, cut)] == ["response.completed", "response.incomplete"]
+        for one in (streamed, cut):
+            assert [event["sequence_number"] for event in events_of(one)] == list(range(len(events_of(one))))
