@@ -11,7 +11,10 @@ from loopguard_core import LoopGuard, SessionEnd, ToolCall, hookimpl
 
 
 class PostAlert:
-    """Posts JSON to a webhook. loopguard logs and counts what goes wrong here; the agent's run is not disturbed."""
+    """Posts JSON to a webhook. loopguard logs and counts what goes wrong here; the agent's run is not disturbed.
+
+    The end of the run waits for it, five seconds at most. `plugins/slack_webhook.py` posts beside the run instead.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url

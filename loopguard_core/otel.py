@@ -146,7 +146,8 @@ class OpenTelemetryPlugin:
             span.set_attribute(names.ERROR_TYPE, names.BLOCKED)
             return
         whole = {**attributes, names.ERROR_TYPE: names.BLOCKED}
-        with self._tracer.start_as_current_span(f"{names.EXECUTE_TOOL} {tool}", attributes=whole) as refused:
+        name = f"{names.EXECUTE_TOOL} {self._tools.of(tool)}"  # spans are grouped by name, so it is bounded too
+        with self._tracer.start_as_current_span(name, attributes=whole) as refused:
             refused.set_status(trace.StatusCode.ERROR, "refused by loopguard")
 
     def _emit(self, span: trace.Span, name: str, attributes: dict[str, Any], body: str | None, *, warn: bool) -> None:

@@ -2,9 +2,9 @@
 
 ```python
 from loopguard_core import LoopGuard
-from loopguard_core.recorder import Recorder
+from loopguard_core.recorder import FileRecorder
 
-guard = LoopGuard(plugins=[Recorder("recordings")])
+guard = LoopGuard(plugins=[FileRecorder("recordings")])
 ```
 
 A line is a chat message, or has the role `loopguard`: the session, a verdict, its end. By default it holds names,
@@ -36,7 +36,7 @@ from loopguard_core._outcome import text_of
 from loopguard_core._private_lines import PrivateLines
 from loopguard_core._types import Usage, Verdict
 
-__all__ = ["MAX_BYTES", "ROLE", "VERSION", "Recorder"]
+__all__ = ["MAX_BYTES", "ROLE", "VERSION", "FileRecorder"]
 
 ROLE = "loopguard"
 """Role of the lines that are no chat messages; readers of chat messages pass over roles they do not know."""
@@ -73,7 +73,7 @@ class _Running:
     full: bool = False
 
 
-class Recorder:
+class FileRecorder:
     """Writes what happens in each session to a file of its own.
 
     The directory is made for the owner alone (0700), files are readable for the owner alone (0600). What cannot be

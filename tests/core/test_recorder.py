@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from loopguard_core import LoopGuard, ToolCall, Usage
-from loopguard_core.recorder import Recorder
+from loopguard_core.recorder import FileRecorder
 
 SECRET = "hunter2"
 ARGUMENTS = {"invoice_id": SECRET}
 
 
-def run(recorder: Recorder, policy: Any = None, *, rounds: int = 6, session_id: str = "run-1") -> list[dict[str, Any]]:
+def run(
+    recorder: FileRecorder, policy: Any = None, *, rounds: int = 6, session_id: str = "run-1"
+) -> list[dict[str, Any]]:
     """A run that repeats one failing call; the lines of its file."""
     guard = LoopGuard(policy, plugins=[recorder])
     with guard.session(session_id, agent="billing") as session:
@@ -33,7 +35,7 @@ def run(recorder: Recorder, policy: Any = None, *, rounds: int = 6, session_id: 
     return lines(recorder, session_id)
 
 
-def lines(recorder: Recorder, session_id: str = "run-1") -> list[dict[str, Any]]:
+def lines(recorder: FileRecorder, session_id: str = "run-1") -> list[dict[str, Any]]:
     file = Path(recorder.path_of(session_id))
     return [json.loads(line) for line in file.read_text(encoding="ascii").splitlines()] if file.exists() else []
 
@@ -43,7 +45,7 @@ def of_type(recorded: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def test_names_fingerprints_verdicts_and_usage_are_recorded(tmp_path: Path) -> None:
-    recorded = run(Recorder(tmp_path / "r"))
+    recorded = run(FileRecorder(tmp_path / "r"))
     assert [(line["session_id"], line["agent"]) for line in of_type(recorded, "session")] == [("run-1", "billing")]
     assert [(v["action"], v["streak"]) for v in of_type(recorded, "verdict")] == [
         ("observe", 2),
@@ -63,13 +65,13 @@ def test_names_fingerprints_verdicts_and_usage_are_recorded(tmp_path: Path) -> N
 
 
 def test_arguments_results_and_texts_are_not(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "r")
+    recorder = FileRecorder(tmp_path / "r")
     run(recorder)
     assert SECRET not in Path(recorder.path_of("run-1")).read_text(encoding="ascii")
 
 
 def test_arguments_and_results_are_where_the_policy_says_so(tmp_path: Path) -> None:
-    recorded = run(Recorder(tmp_path / "r"), {"privacy": {"include_arguments": True, "include_results": True}})
+    recorded = run(FileRecorder(tmp_path / "r"), {"privacy": {"include_arguments": True, "include_results": True}})
     calls = [line["tool_calls"][0] for line in recorded if line["role"] == "assistant"]
     assert json.loads(calls[0]["function"]["arguments"]) == ARGUMENTS
     assert next(line["content"] for line in recorded if line["role"] == "tool") == f"Error: {SECRET} timed out"
@@ -77,7 +79,7 @@ def test_arguments_and_results_are_where_the_policy_says_so(tmp_path: Path) -> N
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX systems")
 def test_directory_and_files_are_private(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "r")
+    recorder = FileRecorder(tmp_path / "r")
     run(recorder)
     assert stat.S_IMODE((tmp_path / "r").stat().st_mode) == 0o700
     assert stat.S_IMODE(Path(recorder.path_of("run-1")).stat().st_mode) == 0o600
@@ -85,7 +87,7 @@ def test_directory_and_files_are_private(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX systems")
 def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = FileRecorder(tmp_path)
     file = Path(recorder.path_of("run-1"))
     file.touch(mode=0o644)
     file.chmod(0o644)
@@ -95,7 +97,7 @@ def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", ".", "", "x" * 10_000, "\u202egnp.exe", "-rf", "\ud800"])
 def test_hostile_ids_stay_inside_the_directory(tmp_path: Path, name: str) -> None:
-    recorder = Recorder(tmp_path / "r")
+    recorder = FileRecorder(tmp_path / "r")
     assert run(recorder, session_id=name)
     (file,) = (tmp_path / "r").iterdir()
     assert file.name.isascii()
@@ -105,7 +107,7 @@ def test_hostile_ids_stay_inside_the_directory(tmp_path: Path, name: str) -> Non
 
 
 def test_ids_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = FileRecorder(tmp_path)
     assert recorder.path_of("a/b") != recorder.path_of("a_b")
 
 
@@ -115,7 +117,7 @@ def test_redact_sees_every_line_and_its_answer_is_written(tmp_path: Path) -> Non
             return {**line, "agent": "(hidden)"}
         return None if line["role"] == "tool" else line
 
-    recorded = run(Recorder(tmp_path, redact))
+    recorded = run(FileRecorder(tmp_path, redact))
     assert [line["agent"] for line in of_type(recorded, "session")] == ["(hidden)"]
     assert [line for line in recorded if line["role"] == "tool"] == []
     assert len(of_type(recorded, "end")) == 1
@@ -125,13 +127,13 @@ def test_a_redact_that_raises_writes_nothing_and_ends_nothing(tmp_path: Path, ca
     def redact(line: dict[str, Any]) -> dict[str, Any]:
         raise KeyError(SECRET)
 
-    recorder = Recorder(tmp_path / "r", redact)
+    recorder = FileRecorder(tmp_path / "r", redact)
     guard = LoopGuard(plugins=[recorder])
     with caplog.at_level(logging.WARNING, "loopguard"), guard.session() as session:
         session.begin_round([ToolCall("c1", "fetch", {})])
         session.record_result("c1", "x")
     assert not (tmp_path / "r").exists()
-    assert guard.faults.counts == {"plugin Recorder": 3}
+    assert guard.faults.counts == {"plugin FileRecorder": 3}
     assert len(caplog.records) == 1
     assert SECRET not in caplog.text
 
@@ -140,7 +142,7 @@ def test_what_cannot_be_written_is_noted_once_and_the_run_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "r").write_text("a file where the directory should be", encoding="ascii")
-    recorder = Recorder(tmp_path / "r")
+    recorder = FileRecorder(tmp_path / "r")
     guard = LoopGuard(plugins=[recorder])
     decisions = []
     with caplog.at_level(logging.WARNING, "loopguard"), guard.session("run-1") as session:
@@ -148,14 +150,14 @@ def test_what_cannot_be_written_is_noted_once_and_the_run_goes_on(
             decisions += session.begin_round([ToolCall(f"c{number}", "fetch", {})])
             session.record_result(f"c{number}", "Error: timed out")
     assert [decision.blocked for decision in decisions] == [False, False, True]
-    assert guard.faults.counts["plugin Recorder"] > 1
+    assert guard.faults.counts["plugin FileRecorder"] > 1
     assert len(caplog.records) == 1
 
 
 def test_lines_that_were_lost_are_counted_in_the_file(tmp_path: Path) -> None:
     place = tmp_path / "r"
     place.write_text("in the way", encoding="ascii")
-    recorder = Recorder(place)
+    recorder = FileRecorder(place)
     with LoopGuard(plugins=[recorder]).session("run-1") as session:
         session.begin_round([ToolCall("c1", "fetch", {})])
         place.unlink()
@@ -169,7 +171,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource", reason="file size limits are POSIX")
     import signal
 
-    recorder = Recorder(tmp_path)
+    recorder = FileRecorder(tmp_path)
     guard = LoopGuard(plugins=[recorder])
     before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -185,40 +187,40 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     recorded = lines(recorder)
     assert [line.get("type", line["role"]) for line in recorded] == ["session", "assistant", "end"]
     assert recorded[-1]["lost_before"] == 1
-    assert guard.faults.counts == {"plugin Recorder": 1}
+    assert guard.faults.counts == {"plugin FileRecorder": 1}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links as POSIX has them")
 def test_a_link_in_the_files_place_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("mine", encoding="ascii")
-    recorder = Recorder(tmp_path / "r")
+    recorder = FileRecorder(tmp_path / "r")
     (tmp_path / "r").mkdir()
     Path(recorder.path_of("run-1")).symlink_to(target)
     guard = LoopGuard(plugins=[recorder])
     with guard.session("run-1") as session:
         session.begin_round([ToolCall("c1", "fetch", {})])
     assert target.read_text(encoding="ascii") == "mine"
-    assert guard.faults.counts["plugin Recorder"] >= 1
+    assert guard.faults.counts["plugin FileRecorder"] >= 1
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_in_the_files_place_does_not_hold_up_the_run(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = FileRecorder(tmp_path)
     os.mkfifo(recorder.path_of("run-1"))
     with LoopGuard(plugins=[recorder]).session("run-1") as session:
         assert session.begin_round([ToolCall("c1", "fetch", {})])
 
 
 def test_a_file_has_a_greatest_size(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, max_bytes=3_000)
+    recorder = FileRecorder(tmp_path, max_bytes=3_000)
     recorded = run(recorder, rounds=50)
     assert recorded[-1]["type"] == "full"
     assert Path(recorder.path_of("run-1")).stat().st_size < 3_100
 
 
 def test_a_paused_run_goes_on_in_its_file(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = FileRecorder(tmp_path)
     guard = LoopGuard(plugins=[recorder])
     session = guard.session("run-1")
     session.begin_round([ToolCall("c1", "ask_human", {})])
@@ -234,7 +236,7 @@ def test_a_paused_run_goes_on_in_its_file(tmp_path: Path) -> None:
 
 
 def test_a_response_without_calls_is_recorded_without_its_text(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = FileRecorder(tmp_path)
     with LoopGuard(plugins=[recorder]).session("run-1") as session:
         session.feed_text(SECRET)
         session.end_message()
@@ -250,4 +252,4 @@ def test_a_response_without_calls_is_recorded_without_its_text(tmp_path: Path) -
 )
 def test_bad_options_are_errors_that_say_what_to_do(tmp_path: Path, options: dict[str, Any], fix: str) -> None:
     with pytest.raises(ValueError, match=fix):
-        Recorder(tmp_path, **options)
+        FileRecorder(tmp_path, **options)

@@ -5,7 +5,7 @@ import stat
 from loopguard_langchain_models import Counted, ScriptedModel, ask, both_ways, call, deaf, guarded, run
 
 from loopguard_core import LoopGuard, Policy
-from loopguard_core.recorder import Recorder
+from loopguard_core.recorder import FileRecorder
 from loopguard_core.transcripts import guard_for_replay, play, read_recording
 from loopguard_core.transcripts.recordings import live_end, live_verdicts
 
@@ -13,7 +13,7 @@ from loopguard_core.transcripts.recordings import live_end, live_verdicts
 @both_ways
 def test_a_recorded_agent_replays_as_it_ran(tmp_path, way):
     tool = Counted("Error: timed out")
-    guard = LoopGuard(plugins=[Recorder(tmp_path / "recordings")])
+    guard = LoopGuard(plugins=[FileRecorder(tmp_path / "recordings")])
     agent = guarded(ScriptedModel(script=deaf(call(key="INV-2291"))), [tool.tool], guard)
     run(agent, ask(), way)
     assert guard.faults.counts == {}

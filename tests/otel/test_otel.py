@@ -210,6 +210,14 @@ def test_without_a_list_the_number_of_labels_is_bounded(telemetry: Telemetry) ->
     assert counts["_OTHER", False] == 2 * MAX_VALUES
 
 
+def test_names_of_spans_are_bounded_as_labels_are(telemetry: Telemetry) -> None:
+    guard = LoopGuard(plugins=[telemetry.plugin(tools=["fetch_invoice"])])
+    run(guard, 3)
+    run(guard, 3, tool="made_up")
+    refused = {span.name: span.attributes[names.TOOL_NAME] for span in telemetry.spans.get_finished_spans()}
+    assert refused == {"execute_tool fetch_invoice": "fetch_invoice", "execute_tool _OTHER": "made_up"}
+
+
 def test_nothing_emitted_holds_arguments_results_or_texts(telemetry: Telemetry) -> None:
     with telemetry.tracer.start_as_current_span("invoke_agent billing"):
         run(LoopGuard({"privacy": {"include_arguments": True, "include_results": True}}, plugins=[telemetry.plugin()]))

@@ -15,7 +15,7 @@ import pytest
 from looping_recordings import HOSTILE, loop, saved, work
 
 from loopguard_core import LoopGuard, Policy, ToolCall, Usage
-from loopguard_core.recorder import Recorder
+from loopguard_core.recorder import FileRecorder
 from loopguard_core.report import Reporter, page
 from loopguard_core.report._loops import loops
 
@@ -274,7 +274,7 @@ def test_a_run_without_calls_ends_after_a_response(tmp_path: Path) -> None:
 
 
 def test_what_happened_live_stands_beside_the_replay(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path)
+    recorder = FileRecorder(tmp_path)
     with LoopGuard(plugins=[recorder]).session("run-1") as session:
         for number in range(4):
             session.before_model_call("m")

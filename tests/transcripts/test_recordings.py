@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loopguard_core import LoopGuard, Policy, ToolCall, Usage
-from loopguard_core.recorder import Recorder
+from loopguard_core.recorder import FileRecorder
 from loopguard_core.transcripts import guard_for_replay, play, read_recording, read_transcript
 from loopguard_core.transcripts.recordings import live_end, live_verdicts
 
@@ -18,7 +18,7 @@ ALL = {"privacy": {"include_arguments": True, "include_results": True}}
 
 def record(tmp_path: Path, rounds: list[list[tuple[str, Any, Any]]], policy: Any = None) -> str:
     """Record a run of rounds of (tool, arguments, result)."""
-    recorder = Recorder(tmp_path)
+    recorder = FileRecorder(tmp_path)
     with LoopGuard(policy, plugins=[recorder]).session("run-7") as session:
         for number, calls in enumerate(rounds):
             session.before_model_call("scripted-1")

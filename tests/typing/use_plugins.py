@@ -29,7 +29,7 @@ from loopguard_core import (
 )
 from loopguard_core.detectors import Past, RepeatedCall
 from loopguard_core.otel import MAX_VALUES, OpenTelemetryPlugin
-from loopguard_core.recorder import MAX_BYTES, ROLE, VERSION, Recorder
+from loopguard_core.recorder import MAX_BYTES, ROLE, VERSION, FileRecorder
 
 
 class Rooms(Detector):
@@ -111,7 +111,7 @@ def redact(line: dict[str, Any]) -> Mapping[str, Any] | None:
 
 
 def plugged(directory: Path) -> LoopGuard:
-    recorder = Recorder(directory, redact, max_bytes=MAX_BYTES)
+    recorder = FileRecorder(directory, redact, max_bytes=MAX_BYTES)
     assert_type(recorder.path_of("run-1"), str)
     print(ROLE, VERSION, MAX_VALUES)
     try:
