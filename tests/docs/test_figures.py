@@ -4,8 +4,12 @@ import re
 from pathlib import Path
 
 from loopguard_core._ladder import DEFAULT_LADDERS, RUNGS
+from loopguard_core._types import Action
 
-PAGE = (Path(__file__).parents[2] / "docs" / "detectors.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "detectors.md").read_text(encoding="utf-8")
+SAID = {"told": Action.STEER, "refused": Action.BLOCK, "ended": Action.STOP}
+"""Words for rungs, in tables and sentences for people who have not met the ladder."""
 
 
 def rows():
@@ -30,3 +34,28 @@ def test_the_table_of_detectors_has_the_ladders_that_hold():
                 assert figure == ("-" if threshold is None else str(threshold)), f"{name}, {rung.value}"
             found += 1
     assert found >= 20
+
+
+def test_which_guard_says_the_ladders_that_hold():
+    page = (DOCS / "which-guard.md").read_text(encoding="utf-8")
+    found = 0
+    for name, when in re.findall(r"^\| [^|]+ \| `([\w.]+)` \| ([^|]+) \|$", page, flags=re.MULTILINE):
+        ladder = DEFAULT_LADDERS[name]
+        for word, figure in re.findall(r"(told|refused|ended) (?:at|in) (?:the )?(\d+)", when):
+            assert ladder.threshold(SAID[word]) == int(figure), f"{name}: {word} {figure}"
+            found += 1
+        for word in re.findall(r"never (refused|ended)", when):
+            assert ladder.threshold(SAID[word]) is None, f"{name}: never {word}"
+            found += 1
+    assert found >= 20
+
+
+def test_each_detector_s_section_says_the_ladder_that_holds():
+    """The figures of its first paragraph; those of its other rows are in the examples below it."""
+    sections = re.findall(r"^### `(\w+)`\n\n(.+?)\n\n", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in sections] == list(dict.fromkeys(row.partition(".")[0] for row in DEFAULT_LADDERS))
+    words = {"observed": Action.OBSERVE, **SAID}
+    for name, text in sections:
+        for word, figure in re.findall(r"(observed|told|refused|ended) at (\d+)", text.lower().split(" several ")[0]):
+            figures = {ladder.threshold(words[word]) for row, ladder in DEFAULT_LADDERS.items() if row.startswith(name)}
+            assert int(figure) in figures, f"{name}: {word} at {figure}"
