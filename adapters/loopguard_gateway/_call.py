@@ -6,12 +6,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 
-from loopguard_core import Stop, Usage
+from loopguard_core import Usage
 from loopguard_core.transcripts import TranscriptError
 from loopguard_gateway._coding import decoded
 from loopguard_gateway._errors import Refused, upstream_trouble
@@ -19,7 +18,7 @@ from loopguard_gateway._passed import cleaned, returned, whole
 from loopguard_gateway._streaming import Relay
 from loopguard_gateway._till import Charge
 from loopguard_gateway._tokens import reported, sent_tokens
-from loopguard_gateway._upstream import Headers
+from loopguard_gateway._turned import Kept, Turned
 from loopguard_gateway._watch import PASS, Judged
 from loopguard_gateway._wire import Said
 
@@ -28,44 +27,6 @@ if TYPE_CHECKING:
 
 _FAILED = 300  # a redirection is no answer either, and costs nothing
 _NO_ANSWER = 504
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A response that was kept back from the client.
-
-    Attributes:
-        said: What it says.
-        headers: Its headers.
-        body: Its bytes.
-        status: Its status; None for an event stream.
-    """
-
-    said: Said
-    headers: Headers
-    body: bytes
-    status: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """A model call whose response the client does not get.
-
-    Attributes:
-        kept: The response.
-        said: What it says.
-        items: The response with the results of its calls, where they were refused.
-        outputs: Those results by call.
-        stop: Why the run ends.
-        failed: Whether the provider answered with an error.
-    """
-
-    kept: Kept | None = None
-    said: Said | None = None
-    items: list[Any] = field(default_factory=list)
-    outputs: dict[str, str] = field(default_factory=dict)
-    stop: Stop | None = None
-    failed: bool = False
 
 
 class Call:
@@ -77,9 +38,20 @@ class Call:
         raw: What is sent.
         watched: Whether the response is judged.
         may_refuse: Whether its calls may be answered on the model's behalf.
+        hides_report: Whether a report of what was used is kept back, because the client did not ask for one.
     """
 
-    def __init__(self, exchange: Exchange, charge: Charge, raw: bytes, *, watched: bool, may_refuse: bool) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        charge: Charge,
+        raw: bytes,
+        *,
+        watched: bool,
+        may_refuse: bool,
+        hides_report: bool = False,
+    ) -> None:
+        self.hides_report = hides_report
         self._exchange = exchange
         self._charge = charge
         self._raw = raw

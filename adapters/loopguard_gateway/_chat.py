@@ -111,6 +111,15 @@ def rebuilt(request: Asked, added: Sequence[Any], *, tools: bool) -> dict[str, A
     return {**kept, "messages": [*request.items, *added]}
 
 
+def reporting(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The request with `stream_options.include_usage`."""
+    options = body.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    if not body.get("stream") or options.get("include_usage"):
+        return None
+    return {**body, "stream_options": {**options, "include_usage": True}}
+
+
 def answer(closing: Closing) -> dict[str, Any]:
     """A `chat.completion` of the gateway's."""
     message = {"role": "assistant", "content": closing.text, "refusal": None}
@@ -166,7 +175,9 @@ class _ChatReader:
         rows = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
         spoken = [text for choice in rows for text in _texts_of(choice.get("delta"))]
         first = next((choice for choice in rows if choice.get("index", 0) == 0), None)
-        return Piece(spoken=spoken) if first is None else self._choice(first, spoken)
+        if first is None:
+            return Piece(spoken=spoken, report=choices == [] and data.get("usage") is not None)
+        return self._choice(first, spoken)
 
     def _choice(self, choice: dict[str, Any], spoken: list[str]) -> Piece:
         if isinstance(choice.get("finish_reason"), str):

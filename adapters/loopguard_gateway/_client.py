@@ -17,6 +17,12 @@ JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
 
 
+def bearer(authorization: str | None) -> str:
+    """The token in a header `Authorization`; empty where there is none."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 class ClientGone(Exception):  # noqa: N818  # no fault
     """The client went away, or stopped reading."""
 
@@ -57,8 +63,7 @@ class Client:
     @property
     def secret(self) -> str:
         """The bearer token; empty where there is none."""
-        scheme, _, token = (self.header(b"authorization") or "").partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else ""
+        return bearer(self.header(b"authorization"))
 
     async def body(self, share: Share) -> bytes:
         """The whole body.

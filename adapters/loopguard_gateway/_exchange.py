@@ -9,12 +9,13 @@ from typing import Any
 
 from loopguard_core import Stop
 from loopguard_gateway import _errors
-from loopguard_gateway._call import Call, Kept, Turned
+from loopguard_gateway._call import Call
 from loopguard_gateway._client import EVENTS, JSON, Client
 from loopguard_gateway._errors import Refused, bad_request
 from loopguard_gateway._gateway import Gateway
 from loopguard_gateway._room import Share
 from loopguard_gateway._tokens import sent_tokens
+from loopguard_gateway._turned import Kept, Turned
 from loopguard_gateway._upstream import Headers, Target
 from loopguard_gateway._watch import Watch
 from loopguard_gateway._wire import Asked, Closing, Said, Wire
@@ -95,6 +96,9 @@ class Exchange:
         raw, body = self.raw, self.asked.body
         if added or not tools:
             body = self.wire.rebuilt(self.asked, added, tools=tools)
+        reporting = self.wire.reporting(body) if self.gateway.settings.ask_usage else None
+        body = reporting or body
+        if body is not self.asked.body:
             raw = _written(body)
             self.share.take(len(raw))
         charge = await self.gateway.till.hold(
@@ -102,7 +106,8 @@ class Exchange:
         )
         # Of several answers to choose from, one cannot be refused alone.
         may_refuse = tools and not last and self.asked.choices == 1
-        return await Call(self, charge, raw, watched=tools, may_refuse=may_refuse).run()
+        hides = reporting is not None
+        return await Call(self, charge, raw, watched=tools, may_refuse=may_refuse, hides_report=hides).run()
 
     def input_tokens(self, raw: bytes, body: Any) -> int:
         """The most tokens that are sent."""

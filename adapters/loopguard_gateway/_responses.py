@@ -143,6 +143,11 @@ def rebuilt(request: Asked, added: Sequence[Any], *, tools: bool) -> dict[str, A
     return {**kept, "input": [*request.items, *added]}
 
 
+def reporting(body: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # the same for all requests
+    """Nothing: a stream of this API reports it in any case."""
+    return None
+
+
 def answer(closing: Closing) -> dict[str, Any]:
     """A response of the gateway's."""
     return closed_response(closing, [], closing.text)[0]

@@ -40,6 +40,9 @@ class Settings:
             was forgotten is read again from what its next request holds.
         max_output_tokens: What a request is taken to ask for at most that names no maximum. 16,384: what models of the
             last years answer at most in one go, reasoning aside.
+        ask_usage: Whether the provider is asked for the usage of a stream of Chat Completions where the client does not
+            ask; the report is kept back from the client. Otherwise such a stream is estimated from what is seen of it,
+            and reasoning that the provider does not show is not. False: requests go on byte for byte.
         max_refusals: How often one request is answered on the model's behalf before the run is ended.
         connect_timeout: Seconds for a connection to the provider.
         silence_timeout: Seconds the provider may send nothing. 600, as the official clients wait.
@@ -63,6 +66,7 @@ class Settings:
     max_concurrent: int = 1_000
     max_sessions: int = 10_000
     max_output_tokens: int = 16_384
+    ask_usage: bool = False
     max_refusals: int = 8
     connect_timeout: float = 10.0
     silence_timeout: float = 600.0
@@ -77,6 +81,8 @@ class Settings:
             raise SettingsError(f"on_stop = {self.on_stop!r}: must be one of {', '.join(get_args(OnStop))}")
         if self.upstream_key is not None and not (self.upstream_key.isascii() and self.upstream_key.isprintable()):
             raise SettingsError("upstream_key: a key has printable ASCII characters only; look for a line break in it")
+        if not isinstance(self.ask_usage, bool):
+            raise SettingsError(f"ask_usage = {self.ask_usage!r}: must be True or False")
         for name in (*_COUNTS, "max_refusals"):
             value = getattr(self, name)
             least = 0 if name == "max_refusals" else 1

@@ -18,11 +18,12 @@ from loopguard_gateway._contained import contained
 from loopguard_gateway._errors import Refused, stopped, too_long, upstream_trouble
 from loopguard_gateway._sse import DONE, Event, Events
 from loopguard_gateway._tokens import Heard
+from loopguard_gateway._turned import Kept, Turned
 from loopguard_gateway._upstream import pieces, trouble
 from loopguard_gateway._wire import Closing, Piece, Said
 
 if TYPE_CHECKING:
-    from loopguard_gateway._call import Call, Kept, Turned
+    from loopguard_gateway._call import Call
     from loopguard_gateway._exchange import Exchange
 
 _APART = "\n\n"
@@ -127,6 +128,8 @@ class Relay:
 
     def _keep(self, event: Event, piece: Piece) -> None:
         """Hold an event, or let it go on."""
+        if piece.report and self._call.hides_report:
+            return
         raw = self._exchange.gateway.upstream.hidden(event.raw)
         if not self._holds:
             self._out += raw
@@ -182,8 +185,6 @@ class Relay:
         return None
 
     def _kept(self, said: Said) -> Kept:
-        from loopguard_gateway._call import Kept
-
         return Kept(said, self._exchange.gateway.upstream.returned(self._response), bytes(self._held))
 
     async def _cut(self, verdict: Verdict) -> str:

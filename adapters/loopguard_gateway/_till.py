@@ -215,11 +215,7 @@ class Till:
 
 
 class Charge:
-    """The money of one model call. Held on to until it is settled or released, once.
-
-    Attributes:
-        usage: What the call used, once it is known.
-    """
+    """The money of one model call. Held on to until it is settled or released, once."""
 
     def __init__(
         self,
@@ -230,7 +226,6 @@ class Charge:
         reservation: Reservation | None,
         rate: Decimal | None,
     ) -> None:
-        self.usage: Usage | None = None
         self._till = till
         self._keys = keys
         self._model = model
@@ -267,7 +262,6 @@ class Charge:
         if cost is not None:
             usage = replace(usage, cost=cost)
         if self._close():
-            self.usage = usage
             await self._till.pay(self._reservation, self._keys, cost or Decimal(0))
         return usage
 

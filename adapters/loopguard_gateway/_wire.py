@@ -63,12 +63,14 @@ class Piece:
     Attributes:
         texts: New text by channel.
         spoken: All of its text, of every answer and in whatever field, for what it costs where nobody reports that.
+        report: Whether it only reports what was used.
         calls: Whether it belongs to a tool call.
         last: Whether the response is complete with it.
     """
 
     texts: Sequence[tuple[Channel, str]] = ()
     spoken: Sequence[str] = ()
+    report: bool = False
     calls: bool = False
     last: bool = False
 
@@ -151,6 +153,9 @@ class Wire(Protocol):
 
     def rebuilt(self, asked: Asked, added: Sequence[Any], *, tools: bool) -> dict[str, Any]:
         """The request with items added at its end, and with or without its tools."""
+
+    def reporting(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A request that asks for a report of what its stream uses; None where it does so already."""
 
     def answer(self, closing: Closing) -> dict[str, Any]:
         """A whole answer of the gateway's."""

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from loopguard_core import LoopGuard, PolicyLike
 from loopguard_core.keys import KeyStatus
 from loopguard_gateway import _chat, _responses
+from loopguard_gateway._client import bearer
 from loopguard_gateway._errors import Refused, unauthorized
 from loopguard_gateway._gateway import Gateway
 from loopguard_gateway._metrics import CONTENT_TYPE
@@ -76,10 +77,9 @@ class _Service:
 
     async def key(self, request: Request) -> Response:
         """What is left on the client's key."""
-        till = self._gateway.till
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        till, secret = self._gateway.till, bearer(request.headers.get("authorization"))
         try:
-            name = await till.key_of(secret.strip()) if scheme.lower() == "bearer" else None
+            name = await till.key_of(secret) if secret else None
             if name is None:
                 raise unauthorized()
             return JSONResponse({"data": _shown(await till.status(name))})

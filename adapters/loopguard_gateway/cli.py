@@ -122,7 +122,8 @@ def _told(args: argparse.Namespace) -> dict[str, object]:
             file=sys.stderr,
         )
     open_ledger(store).close()
-    return {"policy": told, "upstream": args.upstream, "key_env": args.upstream_key_env, "store": store}
+    shown = {"policy": told, "upstream": args.upstream, "key_env": args.upstream_key_env, "store": store}
+    return {**shown, "ask_usage": args.ask_usage}
 
 
 def _settings(told: dict[str, object]) -> Settings:
@@ -132,7 +133,8 @@ def _settings(told: dict[str, object]) -> Settings:
         key = os.environ.get(str(name))
         if not key:
             raise SettingsError(f"--upstream-key-env {name}: this environment variable is not set, or empty")
-    return Settings(str(told["upstream"]), upstream_key=key, store=str(told["store"]))
+    store, ask_usage = str(told["store"]), bool(told["ask_usage"])
+    return Settings(str(told["upstream"]), upstream_key=key, store=store, ask_usage=ask_usage)
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -169,6 +171,11 @@ def _parser() -> argparse.ArgumentParser:
         "--store", metavar="URL", help=f"the ledger; default: the policy's key.store, else {DEFAULT_STORE}"
     )
     parser.add_argument("--policy", metavar="F", help="policy file; default: the one loopguard finds")
+    parser.add_argument(
+        "--ask-usage",
+        action="store_true",
+        help="ask for the usage of streams whose clients do not, and keep it back from them",
+    )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes; default: 1")
     parser.add_argument(
         "--shutdown-timeout", type=int, default=30, metavar="SECONDS", help="for running requests to end; default: 30"

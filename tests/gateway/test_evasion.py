@@ -3,6 +3,7 @@
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 
 import httpx
 import pytest
@@ -138,6 +139,36 @@ def test_what_only_one_provider_has_a_field_for_is_counted(gateway):
     _, served = gateway(lambda _: stream(delta(reasoning_details=[{"type": "reasoning.text", "text": prose(500)}])))
     assert post(served, {**CHAT, "stream": True}).status_code == 200
     assert float(served.status().spent) == pytest.approx(1_000 * A_MILLION, rel=0.05)
+
+
+THOUGHT = {"prompt_tokens": 20, "completion_tokens": 9_000, "total_tokens": 9_020}
+
+
+def thinks_unseen(asked):
+    """A model that reasons where nobody sees it, and says so only to those who ask."""
+    if not (asked.json.get("stream_options") or {}).get("include_usage"):
+        return stream(delta(content="Yes."))
+    return stream(delta(content="Yes."), {"id": "c1", "model": MODEL, "choices": [], "usage": THOUGHT})
+
+
+@pytest.mark.parametrize("ask", [False, True])
+def test_reasoning_that_is_not_shown_is_counted_where_the_provider_may_be_asked(gateway, ask):
+    provider, served = gateway(thinks_unseen, ask_usage=ask)
+    body = {**CHAT, "stream": True, "stream_options": {"include_obfuscation": False}}
+    response = post(served, body)
+    assert response.content == b"".join(stream(delta(content="Yes.")).pieces)
+    assert served.status().spent == pytest.approx(Decimal("0.005403") if ask else Decimal(0), abs=Decimal("0.0001"))
+    options = {"include_obfuscation": False, **({"include_usage": True} if ask else {})}
+    assert provider.requests[0].json == {**body, "stream_options": options}
+
+
+def test_who_asks_for_the_usage_gets_it(gateway):
+    provider, served = gateway(thinks_unseen, ask_usage=True)
+    body = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
+    assert b'"usage": {"prompt_tokens": 20' in post(served, body).content
+    assert provider.requests[0].json == body
+    post(served, CHAT)
+    assert provider.requests[1].json == CHAT
 
 
 def test_a_total_alone_has_no_price_and_is_estimated(gateway):
