@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from loopguard_core._ladder import DETECTORS, Ladder
@@ -41,6 +41,14 @@ def required_arguments(function: Callable[..., Any]) -> list[str]:
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
+
+
+def not_installed(name: str, installed: Iterable[str]) -> str:
+    """That a plugin a policy names is not there, and which may have been meant."""
+    names = sorted(installed)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"installed: {', '.join(names) or 'none'}"
+    return f"plugins: no plugin {name!r} is installed; {hint}"
 
 
 def suggestion(hook: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Iterable
@@ -19,7 +18,14 @@ from loopguard_core._errors import PluginError
 from loopguard_core._events import DoomLoopDetected, PostModelCall, ResultRecorded, RoundJudged, SessionEnd
 from loopguard_core._faults import Faults
 from loopguard_core._hookspec import PROJECT
-from loopguard_core._plugin_checks import HOOKS, one_argument, required_arguments, suggestion, unusable_detector
+from loopguard_core._plugin_checks import (
+    HOOKS,
+    not_installed,
+    one_argument,
+    required_arguments,
+    suggestion,
+    unusable_detector,
+)
 from loopguard_core._types import Action
 from loopguard_core.detectors import Detector
 
@@ -135,9 +141,7 @@ class Plugins:
         installed = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
         for name in wanted:
             if name not in installed:
-                near = difflib.get_close_matches(name, installed, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"installed: {', '.join(sorted(installed)) or 'none'}"
-                raise PluginError(f"plugins: no plugin {name!r} is installed; {hint}")
+                raise PluginError(not_installed(name, installed))
             try:
                 plugin = installed[name].load()
             except Exception as error:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from loopguard_core._errors import PolicyError
+from loopguard_core._plugin_checks import not_installed
+from loopguard_core._plugins import ENTRY_POINT_GROUP
 from loopguard_core._policy import Policy
 from loopguard_core._policy_file import apply_environment, find_policy, load_policy, read_policy_file, resolve_policy
 from loopguard_core.cli._console import Terminal
@@ -53,7 +56,10 @@ def check_command(args: argparse.Namespace) -> int:
         policy, source = _policy(args.file, preset=None)
     except PolicyError as error:
         return _report(error)
-    hazards = policy.hazards()
+    # A plugin that is not there is an error where the guard is made; here it may be another machine's.
+    installed = entry_points(group=ENTRY_POINT_GROUP).names
+    missing = [not_installed(name, installed) for name in policy.plugins if name not in installed]
+    hazards = [*policy.hazards(), *missing]
     # Not wrapped: a line is a finding, for grep as for people.
     console = Terminal(file=sys.stdout, highlight=False, soft_wrap=True)
     for hazard in hazards:

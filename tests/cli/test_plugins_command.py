@@ -69,6 +69,15 @@ def test_one_the_policy_names_and_nobody_installed_is_an_error(
     assert rows(capsys)["acme-alarms"] == ["not installed", "yes"]
 
 
+def test_policy_check_warns_of_one_that_is_not_there(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (installed / "loopguard.toml").write_text('plugins = ["acme-alert"]\n')
+    assert main(["policy", "check"]) == 0
+    assert (
+        "hazard: plugins: no plugin 'acme-alert' is installed; did you mean 'acme-alerts'?" in capsys.readouterr().out
+    )
+    assert main(["policy", "check", "--strict"]) == 1
+
+
 def test_check_says_what_each_implements_and_why_one_cannot_be_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "--check"]) == 1
     found = rows(capsys)
