@@ -34,9 +34,9 @@ from loopguard_core import LoopGuard
 from loopguard_core.testing import ChatRequest, Reply, ScriptedCall, ScriptedServer
 
 SUBJECTS = (
-    "amber bamboo barley basalt beeswax bronze cashmere cedar chalk cinnamon clay cobalt cocoa copper coral cork cotton "
-    "ebony felt flax glass gold granite hemp hops indigo iron ivory jade jute lacquer lead linen maize marble mercury "
-    "mica nickel nutmeg oak"
+    "amber bamboo barley basalt beeswax bronze cashmere cedar chalk cinnamon clay cobalt cocoa copper coral cork "
+    "cotton ebony felt flax glass gold granite hemp hops indigo iron ivory jade jute lacquer lead linen maize marble "
+    "mercury mica nickel nutmeg oak"
 ).split()
 ROUNDS = len(SUBJECTS)
 CHUNKS = 10
@@ -118,7 +118,7 @@ def serve(connection: Connection) -> None:
         connection.recv()
 
 
-# -- hooks that do nothing: what LlamaIndex itself charges for being hooked into -----------------------------------------
+# -- hooks that do nothing: what LlamaIndex itself charges for being hooked into ---------------------------------------
 
 
 async def take_step(self: Any, *args: Any) -> Any:
@@ -184,12 +184,9 @@ async def models(base_url: str) -> AsyncIterator[dict[str, LLM]]:
     except ImportError:
         yield llms
         return
-    usage = {"stream_options": {"include_usage": True}}
     async with AsyncClient() as http:
-        llms["real client over loopback"] = OpenAI(
-            model="gpt-4o-mini", api_base=base_url, api_key="none", async_http_client=http, additional_kwargs=usage
-        )
-        yield llms
+        client = OpenAI(model="gpt-4o-mini", api_base=base_url, api_key="none", async_http_client=http)
+        yield {**llms, "real client over loopback": client}
 
 
 async def compare(base_url: str, repeats: int) -> Table:

@@ -84,23 +84,24 @@ class Observed:
                 self._heard = True
                 self._say(self.session.feed_text(text, channel))  # type: ignore[arg-type]  # the two are channels
 
-    def answers(self, response: ChatResponse | None, model: str | None) -> None:
-        """A response is complete."""
+    def answers(self, response: ChatResponse | None) -> None:
+        """A response is complete; None where LlamaIndex does not show it."""
         self._asking = False
-        usage = Usage() if response is None else translate.usage_of(response.raw)
+        raw, message = (None, ChatMessage()) if response is None else (response.raw, response.message)
+        model, usage = translate.answered_by(raw), translate.usage_of(raw)
         if self.session is None:
             self._earlier.append((model, usage))
             del self._earlier[:-MOST_EARLIER]
         else:
             if response is not None and not self._heard:
-                for channel, text in translate.texts_of(response.message):
+                for channel, text in translate.texts_of(message):
                     self._say(self.session.feed_text(text, channel))
                 self.session.feed_text("")  # where there is none, that is known too
-            for text in () if response is None else translate.arguments_in(response.message):
+            for text in translate.arguments_in(message):
                 self._say(self.session.feed_text(text, "arguments"))
-            self._say(self.session.end_message(None if response is None else translate.finish_reason(response.raw)))
+            self._say(self.session.end_message(translate.finish_reason(raw)))
             self.session.after_model_call(model, usage, time.perf_counter() - self._started)
-        calls = [] if response is None else _calls_in(response.message)
+        calls = _calls_in(message)
         if calls:
             self._begin(calls)
 

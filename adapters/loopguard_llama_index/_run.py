@@ -90,7 +90,7 @@ class Run:
     turn_limit: bool = False
     round: Round = field(default_factory=Round)
     _session: Session | None = None
-    _kept: bool = False
+    _in_store: bool = False
     _refused_before: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -142,12 +142,12 @@ class Run:
             for_sure: True where the run is about to be put away. Else a store that keeps the very object it was given,
                 as the usual one does, is not written to again: that object is always up to date.
         """
-        if self._kept and not for_sure:
+        if self._in_store and not for_sure:
             return
         with contained(self.guard, "saving the session"):
             saved = Saved(self.guard, self._state)
             await ctx.store.set(STORE_KEY, saved)
-            self._kept = await ctx.store.get(STORE_KEY) is saved
+            self._in_store = await ctx.store.get(STORE_KEY) is saved
 
     def _state(self) -> dict[str, Any]:
         refused = self.round.refused()

@@ -65,6 +65,12 @@ def model_name(llm: LLM) -> str | None:
     return name if name and name != "unknown" else None
 
 
+def answered_by(raw: Any) -> str | None:
+    """The model that answered, as the provider's own response names it."""
+    name = _get(raw, "model")
+    return name if isinstance(name, str) else None
+
+
 def texts_of(message: ChatMessage) -> Iterator[tuple[Channel, str]]:
     """The text of a response."""
     for block in message.blocks:

@@ -15,7 +15,6 @@ from llama_index.core.instrumentation.events.llm import (
     LLMChatInProgressEvent,
     LLMChatStartEvent,
 )
-from llama_index.core.llms import ChatResponse
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.events.span import SpanDropEvent
 from pydantic import PrivateAttr
@@ -29,6 +28,9 @@ from loopguard_llama_index._surfaces import EVENT_HANDLER, TOOL
 
 _ENDS = {"workflow.output": "complete", "SpanDropEvent": "error", "SpanCancelledEvent": "cancelled"}
 """What the span of a run ends with, and what that means."""
+
+_STEP = "step.output"
+"""A step of a workflow is done: most events are this, and it says nothing."""
 
 
 class Watcher:
@@ -53,6 +55,8 @@ class Watcher:
 
     def handle(self, event: BaseEvent) -> None:
         """Take note of an event; of one that comes through two handlers, once."""
+        if event.class_name() == _STEP:
+            return
         guard = self.guard
         run_id = event.tags.get(seams.RUN_ID)
         if guard is None or not guard.enabled or not isinstance(run_id, str) or registry.guards(guard, run_id):
@@ -72,7 +76,7 @@ class Watcher:
                 run.watch()
             run.asks(event.messages, _model(event.model_dict))
         elif isinstance(event, LLMChatEndEvent):
-            self._run(run_id).answers(event.response, _answered_by(event.response))
+            self._run(run_id).answers(event.response)
         elif event.class_name() in _ENDS and ".run-" in (event.span_id or ""):
             self._over(run_id, event)
         elif isinstance(event, (ExceptionEvent, SpanDropEvent)):
@@ -113,12 +117,6 @@ class Watcher:
 
 def _model(model_dict: dict[str, Any]) -> str | None:
     name = model_dict.get("model") or model_dict.get("model_name")
-    return name if isinstance(name, str) else None
-
-
-def _answered_by(response: ChatResponse | None) -> str | None:
-    raw = None if response is None else response.raw
-    name = raw.get("model") if isinstance(raw, dict) else getattr(raw, "model", None)
     return name if isinstance(name, str) else None
 
 
