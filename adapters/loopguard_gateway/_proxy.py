@@ -14,7 +14,7 @@ from loopguard_gateway._errors import Refused, bad_request, unauthorized
 from loopguard_gateway._exchange import Exchange
 from loopguard_gateway._gateway import Gateway
 from loopguard_gateway._passed import pass_on
-from loopguard_gateway._request import PART_BYTES, parsed, parts
+from loopguard_gateway._request import PART_BYTES, containers, parsed, parts
 from loopguard_gateway._room import Share
 from loopguard_gateway._upstream import Target
 from loopguard_gateway._watch import Watch
@@ -76,8 +76,10 @@ class Proxy:
         gateway, wire = self._gateway, self._wire
         if wire is None:
             return await pass_on(gateway, client, target, share, raw)
-        share.take(parts(raw) * PART_BYTES)
+        most = parts(raw) * PART_BYTES
+        share.take(most)
         body = await asyncio.to_thread(parsed, raw) if len(raw) > _LARGE else parsed(raw)
+        share.give(most - containers(body) * PART_BYTES)
         asked = wire.asked(body)
         watch = Watch(gateway.guard, gateway.conversations, gateway.metrics, wire, asked, key, run)
         try:

@@ -36,6 +36,20 @@ def parts(raw: bytes) -> int:
     return found
 
 
+def containers(body: Any) -> int:
+    """How many objects and lists a parsed body has. Brackets in its texts are none."""
+    found, rest = 0, [body]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            found += 1
+            rest += value.values()
+        elif isinstance(value, list):
+            found += 1
+            rest += value
+    return found
+
+
 def parsed(raw: bytes) -> Mapping[str, Any]:
     """The object that a body is.
 

@@ -34,6 +34,11 @@ class Share:
         self._room.free -= size
         self._taken += size
 
+    def give(self, size: int) -> None:
+        """So many bytes of it were too many."""
+        self._room.free += size
+        self._taken -= size
+
     def give_back(self) -> None:
         """The request is over."""
         self._room.free += self._taken

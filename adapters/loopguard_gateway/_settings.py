@@ -34,7 +34,7 @@ class Settings:
         max_body: Bytes a request may have. 32 MiB: above what providers take.
         max_answer: Bytes an answer may have, as sent. 64 MiB: a stream takes some 200 bytes a token.
         max_memory: Bytes that requests and whole answers may take together in one process while they are served; the
-            next ones are told to come back. 512 MiB.
+            next ones are told to come back. 1 GiB.
         max_concurrent: Requests at once in one process; the next ones are told to come back.
         max_sessions: Conversations remembered in one process; the ones used longest ago go first. A conversation that
             was forgotten is read again from what its next request holds.
@@ -62,7 +62,7 @@ class Settings:
     on_stop: OnStop | None = None
     max_body: int = 32 * 1024 * 1024
     max_answer: int = 64 * 1024 * 1024
-    max_memory: int = 512 * 1024 * 1024
+    max_memory: int = 1024 * 1024 * 1024
     max_concurrent: int = 1_000
     max_sessions: int = 10_000
     max_output_tokens: int = 16_384

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from loopguard_gateway import Settings
+from loopguard_gateway._conversations import _MOST_MESSAGES, _MOST_TEXT, _MOST_VALUES
+from loopguard_gateway._request import MAX_PARTS
 from loopguard_gateway.cli import command
 
 DOC = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text(encoding="utf-8")
@@ -31,3 +33,7 @@ def test_defaults_are_as_said():
         60,
     )
     assert settings.hold_ttl == 300
+    assert f"{settings.max_memory // 1024**3} GiB of memory" in DOC
+    assert f"more than {settings.max_answer // 1024**2} MiB in" in DOC
+    assert f"{MAX_PARTS:,} brackets and commas" in DOC
+    assert f"{_MOST_MESSAGES:,} messages, {_MOST_VALUES:,} objects, {_MOST_TEXT // 1024**2} MiB of text" in DOC

@@ -337,6 +337,9 @@ def test_requests_take_no_more_memory_together_than_they_may(gateway):
         provider.release.set()
         assert running.result().status_code == 200
     assert post(served, large).status_code == 200
+    # Brackets in a text are no lists: they take no more than other text.
+    code = {**CHAT, "messages": [{"role": "user", "content": "[a, b]" * 1_000}]}
+    assert post(served, code).status_code == 200
     eventually(lambda: served.app.state.gateway._room.free == 5_000_000)
 
 
