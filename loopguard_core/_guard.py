@@ -94,8 +94,7 @@ class LoopGuard:
         self.faults: Faults = Faults()
         self.new_clock: Callable[..., ActiveClock] = partial(ActiveClock, clock)
         self.plugins: Plugins = Plugins(self.faults)
-        for plugin in plugins:
-            self.plugins.register(plugin)
+        self.plugins.register_all(plugins)
         self.plugins.load_entry_points(self.policy.plugins)
         self.plugins.register_callables(doom_loop_detected=on_loop, session_end=on_end, post_model_call=on_model_call)
         # Arguments alone need no memory of results: that is the reference, to the letter and at its price.

@@ -113,6 +113,17 @@ class Plugins:
             impls = getattr(self._manager.hook, hook).get_hookimpls()
             self._impls[hook] = tuple(sorted(impls, key=lambda impl: self._labels[id(impl.plugin)][0]))
 
+    def register_all(self, plugins: Iterable[object]) -> None:
+        """Add plugins, in order.
+
+        Raises:
+            PluginError: It is no list of them, or one of them cannot be used.
+        """
+        if isinstance(plugins, str) or not isinstance(plugins, Iterable):
+            raise PluginError(f"plugins is a list of plugins, not a {type(plugins).__name__}; write plugins=[...]")
+        for plugin in plugins:
+            self.register(plugin)
+
     def register_callables(self, **callables: Callable[..., Any] | None) -> None:
         """Add plain functions, by the name of the hook each one serves.
 
@@ -178,6 +189,8 @@ class Plugins:
             hint = f"decorate {undecorated[0]} with @hookimpl" if undecorated else f"hooks are {', '.join(HOOKS)}"
             if inspect.isfunction(plugin):
                 hint = "pass a plain function as on_loop=, on_end= or on_model_call="
+            elif isinstance(plugin, str):
+                hint = f"plugins of installed packages are named in the policy: plugins = [{plugin!r}]"
             raise PluginError(f"plugin {label}: it implements no hook; {hint}")
         return hooks
 

@@ -161,7 +161,9 @@ class _Backend:
         with self._lock:
             self._requests.append(dict(request.raw))
             number = next(self._ids)
-        reply = self._persona(request)
+        reply: object = self._persona(request)
+        if not isinstance(reply, Reply):
+            raise TypeError(f"a persona returns a Reply, not a {type(reply).__name__}")
         if reply.status != HTTPStatus.OK:
             return reply
         model = request.raw.get("model")

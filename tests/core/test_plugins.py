@@ -103,6 +103,15 @@ class TestRegistration:
         with pytest.raises(PluginError, match=r"on_loop="):
             LoopGuard(plugins=[lambda event: None])
 
+    @pytest.mark.parametrize("given", [5, "acme-alerts", object()])
+    def test_plugins_that_are_no_list_are_refused(self, given: Any) -> None:
+        with pytest.raises(PluginError, match=r"plugins is a list of plugins, not a \w+; write plugins=\[...\]"):
+            LoopGuard(plugins=given)
+
+    def test_the_name_of_an_installed_plugin_is_told_where_it_belongs(self) -> None:
+        with pytest.raises(PluginError, match=r"named in the policy: plugins = \['acme-alerts'\]"):
+            LoopGuard(plugins=["acme-alerts"])
+
     def test_a_hook_may_take_fewer_arguments(self) -> None:
         class Keys:
             @hookimpl

@@ -318,6 +318,12 @@ def test_a_body_it_will_not_read_ends_the_connection(headers, status):
         connection.close()
 
 
+def test_a_persona_that_returns_no_reply_is_told_to_the_client():
+    with ScriptedServer(lambda request: "hello") as server, pytest.raises(openai.InternalServerError) as told:
+        ask(server)
+    assert "a persona returns a Reply, not a str" in str(told.value)
+
+
 def test_a_persona_that_raises_is_told_to_the_client_once(caplog):
     def broken(request):
         raise KeyError("no such line")
