@@ -28,8 +28,9 @@ def unusable_detector(detector: object) -> str | None:
     if not isinstance(detector, Detector) or not isinstance(getattr(detector, "name", None), str):
         kind = f"the class {detector.__name__}" if inspect.isclass(detector) else type(detector).__name__
         return f"{kind}, not an instance with a name"
-    if not isinstance(detector.ladder, Ladder):
-        return f"{detector.name} with a ladder that is a {type(detector.ladder).__name__}; write Ladder(observe=3, ...)"
+    ladder: object = detector.ladder
+    if not isinstance(ladder, Ladder):
+        return f"{detector.name} with a ladder that is a {type(ladder).__name__}; write Ladder(observe=3, ...)"
     return f"{detector.name}, which is a name of loopguard's own" if detector.name in DETECTORS else None
 
 
