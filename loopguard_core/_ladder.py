@@ -148,7 +148,7 @@ DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
         "repeated_call.mutation": Ladder(observe=2, block=3, stop=4),
         "repeated_call.poll": Ladder(observe=6, steer=12, block=30),
         "repeated_call.check": Ladder(observe=2, steer=3, block=6, stop=8),
-        "repeated_call.status": Ladder(observe=3, steer=4, block=10),
+        "repeated_call.status": Ladder(observe=3, steer=4, block=30),
         "repeated_call.picture": Ladder(observe=3, steer=5),
         "repeated_call.changing": Ladder(observe=6, steer=12),
         "cycle": Ladder(observe=2, steer=3, block=4, stop=6),

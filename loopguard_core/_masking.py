@@ -238,24 +238,28 @@ class Masker:
             return None if _LEFT_AFTER.match(match.string, match.end()) else HOLE
         if "durations" in named and _AGE.fullmatch(word) and _AGE_AFTER.match(match.string, match.end()):
             return HOLE
-        for name, pattern in (("timestamps", _TIME), ("uuids", _UUID), ("hashes", _HEX), ("addresses", _ADDRESS)):
+        for name, pattern in _WHOLE:
             if name in named and pattern.fullmatch(word):
                 return HOLE
+        if "counters" in named and _TIMES.fullmatch(word) and _SESSION_AFTER.match(match.string, match.end()):
+            return HOLE
+        part = self._part(word, match)
+        return part or (self._plain_number(match) if _NUMBER.fullmatch(word) else None)
+
+    def _part(self, word: str, match: re.Match[str]) -> str | None:
+        """A word of which a part changes by itself."""
+        named = self._named
         if "transport" in named and (instance := _INSTANCE.fullmatch(word)):
             return f"{instance[1]}-{HOLE}"
         if "uuids" in named and _random(word):
             return HOLE
         if "timestamps" in named and _STAMP.search(word):
             return _STAMP.sub(HOLE, word)
-        if "scores" in named and _FRACTION.fullmatch(word):
-            return HOLE
         if "floats" in named and _LONG_FLOAT.fullmatch(word):
             return f"{float(word):.6g}"
         if "ports" in named and (port := self._port(word, match)) is not None:
             return f"{port}:{HOLE}"
-        if "counters" in named and _TIMES.fullmatch(word) and _SESSION_AFTER.match(match.string, match.end()):
-            return HOLE
-        return self._plain_number(match) if _NUMBER.fullmatch(word) else None
+        return None
 
     @staticmethod
     def _port(word: str, match: re.Match[str]) -> str | None:
@@ -285,6 +289,11 @@ class Masker:
         ):
             return HOLE
         return None
+
+
+_WHOLE: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
+    *(("timestamps", _TIME), ("uuids", _UUID), ("hashes", _HEX), ("addresses", _ADDRESS), ("scores", _FRACTION)),
+)
 
 
 def _random(word: str) -> bool:

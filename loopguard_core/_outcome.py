@@ -146,7 +146,10 @@ class Result:
         held: Bytes that are held of the text, about.
     """
 
-    __slots__ = ("_facts", "_masked", "_masker", "_packed", "digest", "failed", "failure", "held", "plain", "size")
+    __slots__ = (
+        *("_facts", "_figureless", "_masked", "_masker", "_packed"),
+        *("digest", "failed", "failure", "held", "plain", "size"),
+    )
 
     def __init__(self, text: str, failed: bool, masker: MasksText | None, echoes: Sequence[str] = ()) -> None:
         self.size = len(text)
@@ -160,13 +163,14 @@ class Result:
         self.held = len(text)
         self._masker = masker
         self._masked: str | None = None
+        self._figureless: str | None = None
         self._packed: bytes | None = None
         self._facts: int | None = None
 
     def save(self) -> list[Any]:
         """As plain JSON: hashes, and what the text says in the few respects that matter later."""
         failure = None if self.failure is None else self.failure.save()
-        return [self.digest, self.masked, self._known_facts(), min(self.size, _MAX_SIZE), failure]
+        return [self.digest, self.masked, self.figureless, self._known_facts(), min(self.size, _MAX_SIZE), failure]
 
     @classmethod
     def restored(cls, state: Any) -> Result:
@@ -176,12 +180,13 @@ class Result:
             ValueError: Not such a state.
         """
         try:
-            digest, masked, facts, size, failure = state
+            digest, masked, figureless, facts, size, failure = state
         except TypeError as error:
             raise ValueError("not a saved result") from error
         result = cls("", short_text(digest).startswith("!"), None)
         result.digest = digest
         result._masked = None if masked is None else short_text(masked)
+        result._figureless = None if figureless is None else short_text(figureless)
         result._facts, result.size, result.plain = count(facts), count(size), None
         result.failure = None if failure is None else Failure.restored(failure)
         return result
@@ -206,10 +211,12 @@ class Result:
     @property
     def figureless(self) -> str | None:
         """Hash of the masked text without figures; None if the text was let go."""
-        text = self.text
-        if text is None or self._masker is None:
-            return None
-        return _hash(" ".join(_FIGURES.sub("0", _folded(self._masker(text))).split()))
+        if self._figureless is None:
+            text = self.text
+            if text is None or self._masker is None:
+                return None
+            self._figureless = _hash(" ".join(_FIGURES.sub("0", _folded(self._masker(text))).split()))
+        return self._figureless
 
     def let_go(self) -> None:
         """Forget the text."""

@@ -23,7 +23,9 @@ SEARCH_WORDS = frozenset({
 """Words of a tool's name that make it a search. `query` alone does not: SQL and metrics are asked, not searched."""
 
 _ASKED = frozenset({"query", "ask", "lookup", "recall"})
-_BODIES_OF_TEXT = frozenset({"kb", "knowledge", "docs", "documentation", "faq", "handbook", "wiki", "memory", "notes", "vector"})
+_BODIES_OF_TEXT = frozenset(
+    {"kb", "knowledge", "docs", "documentation", "faq", "handbook", "wiki", "memory", "notes", "vector"}
+)
 
 _SEARCH_MARKS = ("搜索", "检索", "検索", "검색")
 

@@ -96,9 +96,7 @@ def likeness(
     if not core_before or not core_after:
         return None
     different = [
-        key
-        for key in core_before.keys() & core_after.keys()
-        if not _alike(core_before[key], core_after[key], 0) and not _does_the_same(key, core_before[key], core_after[key])
+        key for key in core_before.keys() & core_after.keys() if not _asks_alike(key, core_before[key], core_after[key])
     ]
     if not different and (core_before.keys() <= core_after.keys() or core_after.keys() <= core_before.keys()):
         return "near"
@@ -235,8 +233,10 @@ def same_words(before: str, after: str) -> bool:
     return words == sorted(_WORDS.findall(after)) or _RUNS.findall(before) == _RUNS.findall(after)
 
 
-def _does_the_same(key: Any, before: Any, after: Any) -> bool:
-    """Whether two commands differ in no more than the words they print."""
+def _asks_alike(key: Any, before: Any, after: Any) -> bool:
+    """Whether one field asks for the same in both. What commands print does not count."""
+    if _alike(before, after, 0):
+        return True
     if not isinstance(before, str) or not isinstance(after, str) or _plain(key) not in _DEEDS:
         return False
     if max(len(before), len(after)) > _LONGEST or "echo" not in before + after:

@@ -7,7 +7,7 @@ tool starts no epoch and is no poll.
 |---|---|---|
 | `reads` | changes nothing | readOnlyHint; get, list, search, ...; shell commands that only read or test; SELECT; GET |
 | `mutates` | changes the world | destructiveHint, readOnlyHint = false; send, create, write, edit, ...; INSERT; POST |
-| `tests` | checks, and may end differently the next time: tests, linters, builds | `run_tests`; shell commands that test |
+| `tests` | checks, and may end differently the next time | `run_tests`; shell commands that test, lint, build |
 | `polls` | asks whether something is done | poll, `*_status`, `wait_for_*`; a waiting time; results, see `polling` |
 | `waits` | lets time pass: exempt | sleep, wait, pause; a shell command that only sleeps |
 | `delegates` | hands over to another agent | transfer_to_*, handoff*, delegate*, *_agent |

@@ -26,13 +26,14 @@ from typing import Any, ClassVar
 from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
-from loopguard_core._outcome import Change, Result
+from loopguard_core._outcome import Change
 from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, Past
 
 MAX_IDENTITIES = 40
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
 
 _LASTING = frozenset({"auth", "validation", "not_found"})  # time alone mends none of these
+_SEVERAL = 2
 _FIRST, _CHANGED, _BACK = Change.FIRST, Change.CHANGED, Change.BACK  # an enum's members are slow to come by
 MAX_TOOLS = 64
 """Tools remembered in a session."""
@@ -253,13 +254,11 @@ def _kind(call: ObservedCall, history: History) -> str | None:
         if past is not None and history.waited(past):
             return "poll"
         return "transient" if result.failure.transient else None
-    if "tests" in call.traits:
+    if "tests" in call.traits and result is not None and not result.failing:
         return "check"
     if "mutates" not in call.traits:
         return "picture" if _looks_alike(call, past, history) else None
-    if call.nature.ui:
-        return "changing" if _acknowledges(past) else None
-    return "mutation"
+    return "changing" if call.nature.ui and _acknowledges(past) else "mutation"
 
 
 def _others_move(call: ObservedCall, calls: Sequence[ObservedCall]) -> bool:
@@ -267,11 +266,12 @@ def _others_move(call: ObservedCall, calls: Sequence[ObservedCall]) -> bool:
     past = call.past
     if past is None or past.result is None or past.result.failed or "mutates" in call.traits:
         return False
-    return any(
-        other.past is not None and other.past.changes and other.past.last == past.last and other.past.times > 1
+    moving = [
+        other.past
         for other in calls
-        if other is not call
-    )
+        if other is not call and other.past is not None and other.past.changes and other.past.last == past.last
+    ]
+    return len(moving) >= _SEVERAL
 
 
 def _advice(call: ObservedCall) -> str | None:
@@ -298,5 +298,3 @@ def _looks_alike(call: ObservedCall, past: Past | None, history: History) -> boo
     if past is None or past.result is None or last is None or last.identity != call.identity:
         return False
     return last.change is Change.VOLATILE and past.result.picture
-
-

@@ -51,7 +51,8 @@ _NOT_THE_USER = (OWN_WORDS, "[system", "<system")
 
 # What stands in place of the conversation so far once it was summarised, in the words of the usual programs.
 _SUMMARY = re.compile(
-    r"\A\W{0,3}(?:context|conversation|history|session)(?: (?:was|has been|history))? (?:compact|summari[sz]|condens|truncat)"
+    r"\A\W{0,3}(?:context|conversation|history|session)(?: (?:was|has been|history))?"
+    r" (?:compact|summari[sz]|condens|truncat)"
     r"|\A\W{0,3}(?:compacted|summari[sz]ed) (?:context|conversation|history)"
     r"|\A\W{0,3}(?:\w+ )?summary of (?:the |our |your )?(?:earlier|previous|prior|conversation|session|work|progress)"
     r"|continued from a previous conversation|produced a summary of its thinking",

@@ -82,7 +82,8 @@ def test_results_come_in_from_many_threads_while_rounds_go_on() -> None:
 
 def test_every_result_of_a_fan_out_is_kept() -> None:
     """Each thread answers its own call; the next round sees all of it."""
-    session = LoopGuard().session()
+    climbs = {"observe": 2, "steer": False, "block": 3, "stop": 6}  # what stays among things that move is a poll
+    session = LoopGuard({"detectors": {"repeated_call.poll": {"ladder": climbs}}}).session()
     calls = [ToolCall(f"{n}", f"tool_{n}") for n in range(THREADS)]
     for turn in range(20):
         streaks = [decision.streak for decision in session.begin_round(calls)]

@@ -204,7 +204,7 @@ def test_no_failure(output: Any) -> None:
         ("sqlite3.OperationalError: database is locked", "unavailable"),
         ("1 validation error for Order", "validation"),
         ("TypeError: f() missing 1 required positional argument: 'x'", "validation"),
-        ("Unknown tool: foo", "validation"),
+        ("Unknown tool: foo", "unknown_tool"),
         ("status 422", "validation"),
         ("amount must be a number", "validation"),
         ("SyntaxError: invalid syntax", "validation"),

@@ -26,7 +26,13 @@ SAME = [
     ("request 550e8400-e29b-41d4-a716-446655440000 done", "request 6fa459ea-ee8a-3ca4-894e-db77e160355e done"),
     ("request 550E8400-E29B-41D4-A716-446655440000 done", "request 6FA459EA-EE8A-3CA4-894E-DB77E160355E done"),
     ("key 01ARZ3NDEKTSV4RRFFQ69G5FAV stored", "key 01BX5ZZKBKACTAV9WEVGEMMVRZ stored"),
+    ("run run_jr8kJ2rjyK is blocked", "run run_hQCBmJXY3j is blocked"),
     # hashes
+    ("[image/png 1280x720, 83096 bytes]", "[image/png 1280x720, 83097 bytes]"),
+    (
+        '{"type": "image/png", "data": "iVBORw0KGgo' + "A" * 60 + '"}',
+        '{"type": "image/png", "data": "iVBORw0KGgo' + "B" * 60 + '"}',
+    ),
     ("commit 9f86d08 is the head of main", "commit 1b2c3d4 is the head of main"),
     ("pulled sha256:9f86d081884c7d65 from the registry", "pulled sha256:1b2c3d4e5f60718 from the registry"),
     ('{"rows": 3, "etag_hash": "aa"}', '{"rows": 3, "etag_hash": "bb"}'),
@@ -39,6 +45,8 @@ SAME = [
     ("Mon, 30 Nov 2026 16:25:20 GMT no work", "Tue, 01 Dec 2026 16:25:20 GMT no work"),
     ("[30/Nov/2026:16:25:20 +0000] GET / 200", "[01/Dec/2026:16:25:20 +0000] GET / 200"),
     ("epoch 1700000000 no work", "epoch 1700000001 no work"),
+    ("saved as sc_1764433200.png, no change", "saved as sc_1764433204.png, no change"),
+    ("context.json\n02:11", "context.json\n02:12"),
     ('{"state": "idle", "updated_at": "yesterday"}', '{"state": "idle", "updated_at": "today"}'),
     ('{"state": "idle", "createdAt": 5}', '{"state": "idle", "createdAt": 6}'),
     # durations
@@ -317,3 +325,28 @@ def test_a_result_of_the_longest_kind_is_read_in_linear_time(unit: str) -> None:
     taken = _timed(lambda: Result(whole, True, mask_mutating).save())
     assert taken < 1.0
     assert taken < 8 * _timed(lambda: Result(half, True, mask_mutating).save()) + 0.05
+
+
+def test_how_well_an_entry_matched_is_no_news_of_a_search() -> None:
+    searching = infer("memory_search").mask
+    one, other = "[1] score=0.8179 note: file first (0.7429)", "[1] score=0.8238 note: file first (0.7545)"
+    assert searching(one) == searching(other)
+    assert searching('{"relevance": 0.9026, "text": "a"}') == searching('{"relevance": 0.9, "text": "a"}')
+    # Elsewhere it is what was asked for.
+    assert mask(one) != mask(other)
+    assert infer("evaluate_model").mask("score=0.8179 on test") != infer("evaluate_model").mask("score=0.8238 on test")
+
+
+@pytest.mark.parametrize("tool", ["set_climate", "delegate_to_reviewer"])
+def test_a_revision_is_no_news_of_what_makes_one(tool: str) -> None:
+    nature = infer(tool)
+    masker = nature.masker(nature.traits)
+    assert masker('{"ok": true, "rev": 5120}') == masker('{"ok": true, "rev": 5122}')
+    assert mask('{"ok": true, "rev": 5120}') != mask('{"ok": true, "rev": 5122}')
+
+
+@pytest.mark.parametrize(
+    "word", ["Report2024Final", "getHTTPResponse", "INV-2291", "ISO8601", "v1.2.3", "x86_64", "SHA256"]
+)
+def test_a_name_somebody_chose_is_kept(word: str) -> None:
+    assert mask(f"it is about {word} again") == f"it is about {word} again"

@@ -412,7 +412,9 @@ class Asked:
 
 SUMMARY, USER = "summary", "user"
 OTHERS = [*(name for name in DETECTORS if name != "repeated_call"), "repeated_call.changing"]
-ALONE = {"detectors": {name: {"enabled": False} for name in OTHERS}}
+# What is looked at together with things that change is asked as a poll is; here it climbs as anything else.
+AS_ANY = {"ladder": {"observe": 2, "steer": False, "block": 3, "stop": 6}}
+ALONE = {"detectors": {**{name: {"enabled": False} for name in OTHERS}, "repeated_call.poll": AS_ANY}}
 
 
 def expected_streak(history: list[Asked | str], identity: tuple[str, int]) -> int:  # the prose, rule by rule

@@ -9,6 +9,30 @@ import pytest
 from loopguard_core._shell import command_in, kind_of
 from loopguard_core._traits import annotated, infer
 
+TESTS = [
+    "timeout 30 pytest -q",
+    "npm test",
+    "npm run lint",
+    "yarn test",
+    "python -m pytest tests/",
+    "pytest -x tests/test_a.py",
+    "pytest tests 2>&1 | tail -20",
+    "pytest 2>/dev/null",
+    "pytest > /dev/null",
+    "pytest &> /dev/null",
+    "npx tsc --noEmit",
+    "npx eslint src",
+    "cargo test",
+    "cargo clippy",
+    "go test ./...",
+    "go vet ./...",
+    "make test",
+    "mvn test",
+    "./gradlew test",
+    "ruff check .",
+    "mypy src",
+]
+
 READS = [
     "ls -la",
     "ls",
@@ -42,7 +66,6 @@ READS = [
     "sudo cat /etc/hosts",
     "time ls",
     "nohup cat x",
-    "timeout 30 pytest -q",
     "/usr/bin/grep x y",
     "/bin/cat x",
     "git status",
@@ -68,29 +91,9 @@ READS = [
     "kubectl -n prod get pods",
     "kubectl logs web-1 --tail=20",
     "systemctl status nginx",
-    "npm test",
-    "npm run lint",
-    "yarn test",
     "pip list",
     "pip show requests",
-    "python -m pytest tests/",
     "python3 --version",
-    "pytest -x tests/test_a.py",
-    "pytest tests 2>&1 | tail -20",
-    "pytest 2>/dev/null",
-    "pytest > /dev/null",
-    "pytest &> /dev/null",
-    "npx tsc --noEmit",
-    "npx eslint src",
-    "cargo test",
-    "cargo clippy",
-    "go test ./...",
-    "go vet ./...",
-    "make test",
-    "mvn test",
-    "./gradlew test",
-    "ruff check .",
-    "mypy src",
     "terraform plan",
     "helm list",
     "aws s3 ls",
@@ -265,6 +268,7 @@ UNKNOWN = [
     ("command", "kind", "sleeps"),
     [
         *((command, "reads", False) for command in READS),
+        *((command, "tests", False) for command in TESTS),
         *((command, "writes", "sleep" in command) for command in WRITES),
         *((command, "sleeps", True) for command in SLEEPS),
         *((command, "reads", True) for command in READS_AND_SLEEPS),
@@ -295,22 +299,22 @@ MORE = [
     ("gh pr comment 5 --body x", "writes"),
     ("vault write secret/x a=b", "writes"),
     # Programs that run others.
-    ("uv run pytest -q", "reads"),
+    ("uv run pytest -q", "tests"),
     ("uv run python app.py", "unknown"),
     ("uv pip install x", "writes"),
-    ("poetry run mypy .", "reads"),
-    ("npx -y prettier --check .", "reads"),
-    ("npm run build", "reads"),
-    ("npm run test:unit", "reads"),
+    ("poetry run mypy .", "tests"),
+    ("npx -y prettier --check .", "tests"),
+    ("npm run build", "tests"),
+    ("npm run test:unit", "tests"),
     ("npm run deploy", "unknown"),
     ("npm run lint:fix", "unknown"),
-    ("nice -n 10 make", "reads"),
+    ("nice -n 10 make", "tests"),
     ("xargs -n 1 rm", "writes"),
     ("find . -exec grep -l x {} +", "reads"),
-    ("timeout -k 5 30 pytest", "reads"),
+    ("timeout -k 5 30 pytest", "tests"),
     ("timeout --signal=KILL 60 rm -rf x", "writes"),
-    ("env -u X pytest", "reads"),
-    ("bash -lc 'cd /app && pytest -q'", "reads"),
+    ("env -u X pytest", "tests"),
+    ("bash -lc 'cd /app && pytest -q'", "tests"),
     ('zsh -c "git push"', "writes"),
     ("python -m black .", "writes"),
     ("python -m black --check .", "reads"),
@@ -333,7 +337,7 @@ MORE = [
     ("python3 - <<'EOF'\nopen('x', 'w').write('a > b')\nEOF", "unknown"),
     ("cat <<'EOF'\nrm x > y\nEOF", "reads"),
     ("echo x >>/dev/null", "reads"),
-    ("make 2>&1 | tail -5", "reads"),
+    ("make 2>&1 | tail -5", "tests"),
     ('cat > "out.txt" <<EOF\nx\nEOF', "writes"),
     # What only lists, and what only seems to.
     ("crontab -l", "reads"),
@@ -398,12 +402,12 @@ def test_where_the_command_is(arguments: Any, command: str | None) -> None:
     assert command_in(arguments) == command
 
 
-R, M, P, W, D, U = "reads", "mutates", "polls", "waits", "delegates", ""
+R, M, P, T, W, D, U = "reads", "mutates", "polls", "tests", "waits", "delegates", ""
 NAMES = {
     R: """get_weather list_files read_file search_docs find_user fetch_invoice lookup_customer query_db view_image
         show_diff describe_table check_inventory grep glob inspect_element count_rows scan_ports browse_page
-        explain_query analyze_logs summarize_text calculate compute_tax validate_address verify_email run_tests
-        lint_code compare_versions take_screenshot extract_text scrape_page load_page preview think
+        explain_query analyze_logs summarize_text calculate compute_tax validate_address verify_email
+        compare_versions take_screenshot extract_text scrape_page load_page preview think
         list_pull_requests getUser listIssues readFile SearchDocs get-user mcp__github__get_issue functions.get_weather
         github:list_repos web_search retrieve_documents get_order_history order_details
         user_info account_summary git_log read_messages ls cat""",
@@ -418,6 +422,7 @@ NAMES = {
         record_vote kill_process start_server""",
     P: """get_job_status check_status poll_job job_progress wait_for_deployment deployment_status
         check_health fetch_job server_health""",
+    T: "run_tests lint_code test_login",
     W: "sleep wait pause wait_seconds delay wait_for_seconds",
     D: """transfer_to_billing handoff_to_agent delegate_work transfer_to_refund_agent research_agent call_agent task
         switch_to_sales subagent""",
@@ -427,7 +432,7 @@ NAMES = {
 
 @pytest.mark.parametrize(("name", "trait"), [(name, trait) for trait, names in NAMES.items() for name in names.split()])
 def test_a_tool_by_its_name(name: str, trait: str) -> None:
-    expected = {"": set(), P: {R, P}}.get(trait, {trait})
+    expected = {"": set(), P: {R, P}, T: {R, T}}.get(trait, {trait})
     assert infer(name).traits == expected
 
 

@@ -10,14 +10,14 @@ import pytest
 from loopguard_core.cli import main
 
 CORPUS = Path(__file__).parents[2] / "corpus"
-KNOWN = {"h37_flake_rate_on_request", "adv-long-04-data-migration-chunks"}
-"""A user asked for ten equal runs, and nothing in the calls shows it. A third try after two equal deadlocks: refused by
-default, let through by preset `patient`."""
+KNOWN = {"adv-long-04-data-migration-chunks", "f17-a-merged-subagents-npm-test"}
+"""A third try after two equal deadlocks: refused by default, let through by preset `patient`. Four agents in one recording,
+told apart by nothing but the name on their messages."""
 
 
 @pytest.mark.parametrize(
     ("folder", "loops", "nagged"),
-    [("reports", 49, 0), ("domains", 54, 2), ("apart", 33, 3), ("third", 22, 5)],
+    [("reports", 49, 0), ("domains", 55, 3), ("apart", 34, 4), ("third", 22, 5), ("retold", 89, 0)],
 )
 def test_loops_are_caught_and_healthy_runs_left_alone(
     capsys: pytest.CaptureFixture[str], folder: str, loops: int, nagged: int

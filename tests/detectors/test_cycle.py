@@ -196,3 +196,43 @@ def test_a_saved_state_that_is_none_is_not_taken_up() -> None:
     for state in (None, 5, [], [1], [[["a"]], 0], [[["a", -1]], 0], [[["a" * 41, 1]], 0], [[], "x"]):
         with pytest.raises(ValueError, match=r"."):
             Cycle(History()).restore(state)
+
+
+class TestFigures:
+    """Laps of looking at the same things, in which nothing but figures moved: 2 observe, 3 steer."""
+
+    @staticmethod
+    def look(lap: int) -> list[Any]:
+        return [
+            ("check_credits", {}, f"credits: $4.{8213 - lap}"),
+            ("list_workers", {}, f"worker-a: {lap * 3} jobs\nworker-b: {lap * 5} jobs"),
+            ("review_goals", {}, "goal: create value; no new facts"),
+        ]
+
+    @pytest.mark.parametrize("resumed", [False, True])
+    def test_the_default_ladder(self, resumed: bool) -> None:
+        run = Run(CYCLE, resumed=resumed)
+        decisions = [decision for lap in range(6) for decision in laps(run, self.look(lap), 1)]
+        first = first_at(actions(decisions))
+        assert (first["steer"], first.get("block"), first.get("stop")) == (9, None, None)
+
+    def test_what_is_new_in_words_is_no_lap(self) -> None:
+        run = Run(CYCLE)
+        decisions = []
+        for lap in range(6):
+            credit, workers, _ = self.look(lap)
+            goal = ("review_goals", {}, f"goal: create {('value', 'words', 'peace', 'trust', 'light', 'order')[lap]}")
+            decisions += laps(run, [credit, workers, goal], 1)
+        assert "steer" not in actions(decisions)
+
+    def test_two_steps_are_a_habit(self) -> None:
+        run = Run(CYCLE)
+        assert "steer" not in actions(decision for lap in range(8) for decision in laps(run, self.look(lap)[:2], 1))
+
+    def test_whoever_waits_in_between_watches(self) -> None:
+        run = Run(CYCLE)
+        decisions = []
+        for lap in range(6):
+            run("sleep", {"seconds": 60}, "")
+            decisions += laps(run, self.look(lap), 1)
+        assert "steer" not in actions(decisions)

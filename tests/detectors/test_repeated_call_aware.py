@@ -351,3 +351,123 @@ def test_what_the_model_is_told_quotes_no_argument_and_no_result() -> None:
     assert "hunter2" not in text
     assert "swordfish" not in text
     assert text.startswith("[loopguard]")
+
+
+class TestPollsByName:
+    """`*_status` says that it is a poll; what it returns says whether anything is under way."""
+
+    @BOTH
+    def test_a_settled_state_is_told_soon(self, resumed: bool) -> None:
+        """3 observe, 4 steer, 30 block."""
+        run = Run(REPEATED, resumed=resumed)
+        found = [run("order_status", {"order": "NL-88213"}, '{"state": "SHIPPED"}') for _ in range(31)]
+        assert first_at(actions(found)) == {"observe": 3, "steer": 4, "block": 30}
+
+    def test_one_that_is_running_is_a_poll(self) -> None:
+        run = Run(REPEATED)
+        found = [run("order_status", {"order": "NL-88213"}, RUNNING) for _ in range(13)]
+        assert first_at(actions(found)) == {"observe": 6, "steer": 12}
+
+    def test_one_that_has_moved_before_is_a_poll(self) -> None:
+        run = Run(REPEATED)
+        found = [run("order_status", {"order": 1}, state) for state in ("PICKED", "PACKED", *["SHIPPED"] * 6)]
+        assert "steer" not in actions(found)
+
+    def test_waiting_in_between_makes_it_a_poll(self) -> None:
+        run = Run(REPEATED)
+        found = []
+        for _ in range(6):
+            run("sleep", {"seconds": 60}, "")
+            found.append(run("order_status", {"order": 1}, "SHIPPED"))
+        assert "steer" not in actions(found)
+
+
+class TestPictures:
+    """Two pictures of one screen are hardly ever equal to the bit."""
+
+    @BOTH
+    def test_alike_ones_are_told_of_and_never_refused(self, resumed: bool) -> None:
+        run = Run(REPEATED, resumed=resumed)
+        found = [
+            run("computer", {"action": "screenshot"}, f"[image/png 1280x720, {83096 + n} bytes, sha256:fdd1000{n}d3e7]")
+            for n in range(9)
+        ]
+        assert first_at(actions(found)) == {"observe": 2, "steer": 5}
+
+    def test_equal_ones_are_the_same_result(self) -> None:
+        run = Run(REPEATED)
+        found = [run("screenshot", {}, "[image/png 1280x720, 83096 bytes, sha256:fdd10003]") for _ in range(6)]
+        assert first_at(actions(found)) == {"observe": 2, "block": 3, "stop": 6}
+
+    def test_a_step_between_two_is_a_reason_to_look(self) -> None:
+        run = Run(REPEATED)
+        found = []
+        for n in range(9):
+            run("click", {"x": n, "y": 2}, f"clicked at {n}, and the page shows another dialog now")
+            found.append(run("screenshot", {}, f"[image/png 1280x720, {83096 + n} bytes, sha256:fdd1000{n}d3e7]"))
+        assert actions(found) == [None] * 9
+
+
+class TestChecks:
+    """A test may end differently the next time, so a passing one may be run again; a failing one has said its say."""
+
+    @BOTH
+    @pytest.mark.parametrize(
+        ("tool", "arguments"), [("run_tests", {}), ("bash", {"command": "cd app && pytest -q tests/test_a.py"})]
+    )
+    def test_a_passing_one(self, tool: str, arguments: Any, resumed: bool) -> None:
+        """2 observe, 3 steer, 6 block, 8 stop."""
+        run = Run(REPEATED, resumed=resumed)
+        found = [run(tool, arguments, f"12 passed in 0.{n}s") for n in range(8)]
+        assert first_at(actions(found)) == {"observe": 2, "steer": 3, "block": 6, "stop": 8}
+
+    def test_a_failing_one(self) -> None:
+        run = Run(REPEATED)
+        found = [run("run_tests", {}, f"1 failed, 11 passed in 0.{n}s") for n in range(6)]
+        assert first_at(actions(found)) == {"observe": 2, "block": 3, "stop": 6}
+
+
+class TestThingsLookedAtTogether:
+    """One gauge of several may stand still while the others move."""
+
+    @staticmethod
+    def watch(moving: int, rounds: int = 8) -> list[str | None]:
+        run = Run(REPEATED)
+        found = []
+        for number in range(rounds):
+            others = [("read_gauge", {"name": n}, f"reading {number * 7 + n} of gauge {n}") for n in range(moving)]
+            found.append(run.round(("read_gauge", {"name": "phase"}, "phase is paused as planned"), *others)[0])
+        return actions(found)
+
+    def test_among_two_that_move_it_is_a_poll(self) -> None:
+        assert first_at(self.watch(2, 13)) == {"observe": 2, "steer": 12}
+
+    @pytest.mark.parametrize("moving", [0, 1])
+    def test_alone_or_beside_one_it_is_not(self, moving: int) -> None:
+        assert first_at(self.watch(moving))["block"] == 3
+
+
+class TestPagesWithoutArguments:
+    def test_the_next_page_each_time_is_no_search_for_another_answer(self) -> None:
+        run = Run(REPEATED)
+        words = ("ledger", "router", "cache", "fence", "socket", "planner", "lease", "index", "token", "vault", "probe")
+        pages = [
+            "\n".join(
+                f"{n}{line} {words[n * line % 11]}-{words[(n + line) % 11]} {words[(n - line) % 11]}"
+                for line in range(12)
+            )
+            for n in range(16)
+        ]
+        assert set(actions(run("read_output", {}, page) for page in pages)) <= {None, "observe"}
+
+    def test_one_value_that_changes_is(self) -> None:
+        run = Run(REPEATED)
+        found = [run("get_uptime", {}, f"the machine is up, and {n + 3} users are on it") for n in range(14)]
+        assert first_at(actions(found)) == {"observe": 2, "steer": 12}
+
+    def test_a_door_on_the_left_is_no_progress(self) -> None:
+        """Words such as `left` tell of progress only beside a figure."""
+        run = Run(REPEATED)
+        looks = ("dented", "scratched", "bent", "broken", "marked", "worn", "soiled")
+        found = [run("describe_image", {"image": 3}, f"The left front door is {looks[n % 7]} {n}.") for n in range(14)]
+        assert first_at(actions(found))["steer"] == 12

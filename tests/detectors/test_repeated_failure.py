@@ -241,3 +241,40 @@ def test_tests_that_failed_are_no_failure_of_their_tool() -> None:
         for n in range(6)
     ]
     assert [decision.verdict for decision in found] == [None] * 6
+
+
+class TestUnknownTools:
+    """No other call makes a tool exist: news in between, and changes of the world, take nothing back."""
+
+    @pytest.mark.parametrize("resumed", [False, True])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "Unknown tool: calendar_list",
+            "ToolError: 'calendar_list' is not available in this step. Loaded tools: light_on",
+            "Error: calendar_list is not a valid tool, try one of [light_on].",
+        ],
+    )
+    def test_the_ladder_of_one_tool_holds(self, text: str, resumed: bool) -> None:
+        run = Run(FAILURE, resumed=resumed)
+        found = []
+        for number in range(6):
+            found.append(run("calendar_list", {"from": number}, text))
+            run("switch_light", {"room": number}, f"the light of room {number} is on")
+            run.news()
+        assert first_at(actions(found)) == {"observe": 3, "steer": 4, "block": 6}
+
+    def test_another_error_is_met_with_patience(self) -> None:
+        run = Run(FAILURE)
+        found = []
+        for number in range(6):
+            found.append(run("calendar_list", {"from": number}, "Error: the calendar is odd"))
+            run.news()
+        assert first_at(actions(found)) == {"observe": 4, "steer": 6}
+
+
+def test_arguments_that_were_cut_off_are_one_failure_wherever_they_were_cut() -> None:
+    run = Run(FAILURE)
+    text = "tool call rejected: cannot decode arguments: unexpected end of JSON input at offset {number}"
+    found = [run("write_file", {"content": "x" * n}, text.format(number=900 + 7 * n)) for n in range(6)]
+    assert first_at(actions(found)) == {"observe": 3, "steer": 4, "block": 6}

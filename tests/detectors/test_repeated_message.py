@@ -277,3 +277,45 @@ def test_a_call_in_between_makes_an_announcement_true() -> None:
         found.append(talk.say(message))
         talk("refund", {"step": number}, f"step {number} of the refund is done")
     assert first_at(found) == {}
+
+
+def test_a_step_in_a_user_interface_with_the_same_words_beside_it() -> None:
+    """A step alone may well be made again; the same call with the same words is no progress."""
+    talk = Talk(MESSAGE)
+    found = []
+    for _ in range(7):
+        found.append(talk.say("Next goal: scroll down to see more flights.", "tool_calls"))
+        talk("scroll_down", {}, "Scrolled down the page by one page")
+    assert first_at(found) == {"steer": 5}
+
+
+def test_what_changes_by_itself_is_no_new_word() -> None:
+    talk = Talk(MESSAGE)
+    found = []
+    for number in range(8):
+        found.append(talk.say("Let me check the most recent logs.", "tool_calls"))
+        talk(
+            "query_logs",
+            {"to": f"08:14:{number + 10}"},
+            {"entries": [], "took_ms": 20 + number, "query_id": f"q{number}"},
+        )
+    assert first_at(found)["steer"] == 5
+
+
+class TestOnceMoreOnRequest:
+    LINES = tuple(f'{10 * n} PRINT "STEP{chr(65 + n)}{chr(70 + n)}"' for n in range(8))
+
+    def answers(self, listings: list[str]) -> list[str | None]:
+        talk = Talk(MESSAGE)
+        found = []
+        for listing in listings:
+            found.append(talk.say(f"Here is the whole program:\n\n```basic\n{listing}\n```"))
+            talk.session.user_turn()
+        return found
+
+    def test_code_that_grows_is_what_was_asked_for(self) -> None:
+        assert self.answers(["\n".join(self.LINES[: 4 + n]) for n in range(5)]) == [None] * 5
+
+    def test_the_same_code_in_other_order_is_not(self) -> None:
+        rotated = ["\n".join(self.LINES[n:] + self.LINES[:n]) for n in range(6)]
+        assert "steer" in self.answers(rotated)

@@ -8,6 +8,7 @@ import pytest
 from scripted_rounds import Run, actions, first_at, only, shown
 
 from loopguard_core._ranges import range_of
+from loopguard_core._shell import without_echo
 from loopguard_core._similar import gist, likeness
 
 STAGNATION = only("stagnation")
@@ -553,3 +554,106 @@ def test_a_plan_beside_work_and_a_plan_that_gets_done() -> None:
         rows = [{"step": f"step {n}", "status": "completed" if n < number else "pending"} for n in range(6)]
         found.append(run("update_plan", {"plan": rows}))
     assert first_at(actions(found)) == {}
+
+
+class TestWordsThatAreOnlyPrinted:
+    """What a command prints does nothing: `echo alpha; cat x` and `echo bravo; cat x` are one question."""
+
+    WORDS = ("alpha", "bravo", "mango", "delta", "ember", "fjord", "gamma")
+
+    def test_the_default_ladder(self) -> None:
+        run = Run(STAGNATION)
+        found = [run("bash", {"command": f"echo {w}; cat out/review.json | head"}, f"{w}\n") for w in self.WORDS]
+        assert first_at(actions(found)) == {"steer": 3, "block": 4, "stop": 7}
+
+    def test_a_result_with_more_in_it_is_news(self) -> None:
+        run = Run(STAGNATION)
+        found = [
+            run("bash", {"command": f"echo {w}; cat out/review.json"}, f"{w}\nfinding {n * 7919}")
+            for n, w in enumerate(self.WORDS)
+        ]
+        assert actions(found) == [None] * 7
+
+    @pytest.mark.parametrize(
+        ("command", "rest"),
+        [
+            ("echo a; ls", "ls"),
+            ("echo 'a b' && ls && date", "ls && date"),
+            ("ls\necho done", "ls"),
+            ("echo a | wc", "echo a | wc"),  # there the words are the work
+            ("echo a > f; ls", "echo a > f; ls"),
+            ("echo $(rm x); ls", "echo $(rm x); ls"),
+            ("myecho a; ls", "myecho a; ls"),
+        ],
+    )
+    def test_which_parts_those_are(self, command: str, rest: str) -> None:
+        assert without_echo(command) == rest
+
+
+class TestGrowth:
+    def test_a_statement_with_one_more_copy_of_its_part(self) -> None:
+        run = Run(STAGNATION)
+        one = "SELECT SUM(amount) AS total FROM revenue WHERE month = 10"
+        found = [
+            run("query", {"sql": " UNION ALL ".join([one] * n)}, {"rows": [["418220.75"]] * n, "row_count": n})
+            for n in range(1, 8)
+        ]
+        assert first_at(actions(found))["steer"] <= 5
+
+    def test_one_with_another_part_is_another(self) -> None:
+        run = Run(STAGNATION)
+        parts = [f"SELECT SUM(amount) AS total FROM revenue WHERE month = {n}" for n in range(1, 8)]
+        found = [
+            run("query", {"sql": " UNION ALL ".join(parts[:n])}, {"rows": [[f"{n * 7919}.75"]] * n})
+            for n in range(1, 8)
+        ]
+        assert actions(found) == [None] * 7
+
+
+class TestRenumberedElements:
+    """A page that numbers its elements anew each time it is looked at makes every click another one."""
+
+    @staticmethod
+    def clicks(page: str, times: int = 6) -> list[str | None]:
+        run = Run(STAGNATION)
+        found = []
+        for n in range(times):
+            run("snapshot", {}, page.format(ref=f"n{37 * n + 401}", n=n))
+            found.append(run("click", {"ref": f"n{37 * n + 401}"}, {"ok": True}))
+        return actions(found)
+
+    def test_the_same_button_again(self) -> None:
+        assert first_at(self.clicks('dialog "Sale", button "Close" [ref={ref}]'))["steer"] <= 5
+
+    def test_the_same_button_of_another_page(self) -> None:
+        assert self.clicks('question {n} of the form, button "Next" [ref={ref}]') == [None] * 6
+
+    def test_without_a_look_in_between_other_numbers_are_other_elements(self) -> None:
+        run = Run(STAGNATION)
+        assert actions(run("click", {"ref": f"e{n}"}, {"ok": True}) for n in range(8)) == [None] * 8
+
+
+def test_pages_may_be_written_as_text() -> None:
+    assert range_of({"pages": "3-7"}) == (3, 8)
+    assert range_of({"lines": "10..20"}) == (10, 21)
+    assert range_of({"range": "A1:D212"}) is None
+    run = Run(STAGNATION)
+    sweeps = [f"{5 * n + 1}-{5 * n + 5}" for n in range(6)] + [f"{5 * n + 3}-{5 * n + 7}" for n in range(6)]
+    found = [run("read_pdf", {"file": "c.pdf", "pages": p}, f"the text of pages {p} and no more") for p in sweeps]
+    assert first_at(actions(found)) == {"observe": 9}
+
+
+def test_what_is_written_whole_need_not_be_a_file() -> None:
+    run = Run(STAGNATION)
+    found = [
+        run("docs_replace_body", {"doc_id": "9f2", "body": f"agenda {n}: {'point ' * n}"}, {"revision": 88 + n})
+        for n in range(9)
+    ]
+    assert first_at(actions(found)) == {"observe": 6, "steer": 8}
+
+
+def test_an_equal_result_for_arguments_that_were_there_before_counts_on() -> None:
+    run = Run(STAGNATION)
+    prompt = "Licence key or path to licence file:\n[no new output after 10 seconds]"
+    found = [run("execute_bash", {"command": key}, prompt) for key in ("y", "yes", "no", "Y", "yes", "y", "no", "y")]
+    assert "steer" in actions(found)

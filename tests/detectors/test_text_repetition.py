@@ -97,9 +97,7 @@ def test_cuts_are_counted_until_the_user_speaks() -> None:
     assert read(loop, detector=detector)[0].streak == 1
 
 
-@pytest.mark.parametrize(
-    "boundary", [lambda d: d.begin_message(), lambda d: d.user_turn()]
-)
+@pytest.mark.parametrize("boundary", [lambda d: d.begin_message(), lambda d: d.user_turn()])
 def test_a_message_that_broke_off_is_dropped(boundary: Callable[[TextRepetition], object]) -> None:
     detector = TextRepetition()
     half = "Wait, I should check that again. " * 8

@@ -310,3 +310,21 @@ def test_text_goes_on_being_read_past_its_own_stop() -> None:
     replayed = said(*rounds(1), AssistantMessage(text, calls=(ToolCall("2", "other"),)), guard=listening(Tells()))
     assert actions(replayed) == [(1, "steer"), (1, "stop"), (1, "stop")]
     assert (replayed.ended, replayed.stop_round) == ("doom_loop", 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[context compacted] Task: mend the login test. Next: look at it.",
+        "This session is being continued from a previous conversation that ran out of context.",
+        "Another language model started to solve this problem and produced a summary of its thinking process:",
+        "[Summary of earlier conversation]\nThe user wants a report.",
+        "Conversation summarized: three files are done.",
+    ],
+)
+def test_a_summary_in_place_of_the_conversation_is_no_user(text: str) -> None:
+    """It spares the streak one count, as `Session.compacted` does, and a lap of the same work after each is a loop."""
+    looped = said(*rounds(2), UserMessage(text), *rounds(3), guard=guard())
+    assert ("block" in dict(actions(looped)).values()) or any(action == "block" for _, action in actions(looped))
+    asked = said(*rounds(2), UserMessage("Please summarize the conversation we had."), *rounds(2), guard=guard())
+    assert all(action == "observe" for _, action in actions(asked))
