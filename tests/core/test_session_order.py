@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -113,18 +112,6 @@ class TestDocument:
         assert tried == {
             cell.strip("`").partition("(")[0] for cell in re.findall(r"^\| (`[^`]+`)", table, re.MULTILINE)
         }
-
-    def test_the_loop_it_shows_runs(self) -> None:
-        """With a model that asks for the same thing for ever."""
-        code = DOCUMENT.partition("```python\n")[2].partition("```")[0]
-        answer = types.SimpleNamespace(
-            tokens_in=1, tokens_out=1, tool_calls=[types.SimpleNamespace(id="1", name="a", arguments={})]
-        )
-        ran: list[object] = []
-        names: dict[str, Any] = {"call_model": lambda steer, model: answer, "run_tool": ran.append}
-        exec(code, names)
-        assert len(ran) == 2
-        assert names["guard"].last_end.reason == "doom_loop"
 
 
 class TestAnyOrder:
