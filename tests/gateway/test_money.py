@@ -8,6 +8,7 @@ from decimal import Decimal
 import httpx
 import openai
 import pytest
+from loopguard_gateway._till import Till, _Owed
 from loopguard_gateway_kit import MODEL, Answer, Reset, chat, eventually, prose, responses
 
 from loopguard_core import Policy, is_key_limit
@@ -65,6 +66,7 @@ def test_the_openai_client_says_so(gateway):
         lambda: client.chat.completions.create(**CHAT),
         lambda: client.chat.completions.create(**STREAMED),
         lambda: client.responses.create(model=MODEL, input="Hello"),
+        lambda: client.responses.create(model=MODEL, input="Hello", stream=True),
     ):
         with pytest.raises(openai.APIStatusError) as raised:
             call()
@@ -307,3 +309,15 @@ def test_a_hold_is_renewed_while_the_call_runs(gateway):
         provider.release.set()
         assert running.result().status_code == 200
     assert served.settled().spent == COST
+
+
+def test_what_is_owed_is_paid_once_however_many_pay(store):
+    """When the gateway ends, the thread that pays what is owed may be at it already."""
+    with open_ledger(store) as ledger:
+        ledger.set_limit("team", 5)
+    till = Till(store, Policy(), 300.0)
+    till._owed.extend(_Owed(None, ("team",), Decimal("0.001")) for _ in range(200))
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda _: till._pay_all(), range(8)))
+    with open_ledger(store) as ledger:
+        assert ledger.status("team").spent == Decimal("0.2")

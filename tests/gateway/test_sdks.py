@@ -100,16 +100,18 @@ def test_an_adapter_and_the_gateway_side_by_side(gateway):
     assert served.status().spent > 0
 
 
-def test_langchain_below_the_limit(gateway):
+@BOTH
+def test_langchain_below_the_limit(gateway, stream):
     provider, served = gateway(chat(two_steps))
-    assert langchain_agent(served, True, Tool()) == "It is due on Friday."
+    assert langchain_agent(served, stream, Tool()) == "It is due on Friday."
     assert len(provider.requests) == 2
 
 
-def test_langchain_above_the_limit(gateway):
+@BOTH
+def test_langchain_above_the_limit(gateway, stream):
     _, served = gateway(LOOPS, limit="0")
     with pytest.raises(openai.APIStatusError) as raised:
-        langchain_agent(served, False, Tool())
+        langchain_agent(served, stream, Tool())
     assert raised.value.status_code == 402
 
 
@@ -150,11 +152,13 @@ async def test_agents_sdk_below_the_limit(gateway, stream, use_responses):
     assert len(provider.requests) == 2
 
 
-async def test_agents_sdk_above_the_limit(gateway):
+@BOTH
+@pytest.mark.parametrize("use_responses", [False, True], ids=["chat", "responses"])
+async def test_agents_sdk_above_the_limit(gateway, stream, use_responses):
     pytest.importorskip("agents")
-    _, served = gateway(FOREVER, limit="0")
+    _, served = gateway(FOREVER if use_responses else LOOPS, limit="0")
     with pytest.raises(openai.APIStatusError) as raised:
-        await agents_answer(served, True, Tool(), use_responses=True)
+        await agents_answer(served, stream, Tool(), use_responses=use_responses)
     assert raised.value.status_code == 402
 
 

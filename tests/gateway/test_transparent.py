@@ -1,12 +1,14 @@
 """Below the limit the gateway is not there: what the client sends and gets is what it would send and get without."""
 
 import json
+import shutil
 import subprocess
 
 import httpx
 import pytest
 from loopguard_gateway_kit import MODEL, UPSTREAM_KEY, Answer, calls, chat, responses, zipped
 
+from loopguard_core.keys import open_ledger
 from loopguard_core.testing import Reply
 
 ODD = b'{ "model": "gpt-4o-mini",\n  "messages": [{"role":"user","content":"caf\\u00e9"}], "x_unknown": [1.50, null] }'
@@ -124,22 +126,41 @@ def test_what_would_cost_and_cannot_be_counted_is_not_served(gateway):
     assert provider.requests == []
 
 
-def test_curl_goes_through(gateway):
-    _, served = gateway(chat(lambda _: Reply(text="Hello, curl.")))
-    command = ["curl", "-sS", "--noproxy", "*", f"{served.base_url}/chat/completions"]
-    command += [
-        "-H",
-        f"Authorization: Bearer {served.key}",
-        "-H",
-        "Content-Type: application/json",
-        "-d",
-        json.dumps(CHAT),
-    ]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-    except FileNotFoundError:
+def curl(url, body, *headers):
+    """The status and what came, as it came."""
+    if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    assert json.loads(run.stdout)["choices"][0]["message"]["content"] == "Hello, curl."
+    named = [word for header in ("content-type: application/json", *headers) for word in ("-H", header)]
+    command = ["curl", "-sS", "-N", "--noproxy", "*", "-w", "\\n%{http_code}", url, *named, "-d", json.dumps(body)]
+    run = subprocess.run(command, capture_output=True, check=True, timeout=30)
+    answer, _, status = run.stdout.rpartition(b"\n")
+    return int(status), answer
+
+
+LOOPS = [{"role": "user", "content": "Is invoice A-1 due?"}]
+for _place in range(6):
+    _call = {"id": f"c{_place}", "type": "function", "function": {"name": "fetch", "arguments": "{}"}}
+    LOOPS += [{"role": "assistant", "tool_calls": [_call]}]
+    LOOPS += [{"role": "tool", "tool_call_id": f"c{_place}", "content": "Error: 504 Gateway Timeout"}]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_curl_goes_through(gateway, stream):
+    """The same bytes below the limit, an end of its loop, and 402 above."""
+    provider, served = gateway(chat(lambda _: Reply(text="Hello, curl. " * 30)))
+    url, key = f"{served.base_url}/chat/completions", f"authorization: Bearer {served.key}"
+    body = {**CHAT, "stream": stream}
+    assert curl(url, body, key) == curl(f"{provider.base_url}/chat/completions", body)
+    status, ended = curl(url, {**body, "messages": LOOPS}, key)
+    assert status == 200
+    assert b"[loopguard] The run was ended" in ended
+    assert len(provider.requests) == 2
+    with open_ledger(served.store) as ledger:
+        ledger.set_limit("team", 0)
+    status, refused = curl(url, body, key)
+    assert status == 402
+    assert json.loads(refused)["error"]["metadata"] == {"limit_source": "loopguard_key_limit"}
+    assert len(provider.requests) == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403])
