@@ -9,6 +9,7 @@ import openai
 import pytest
 from loopguard_gateway_kit import MODEL, calls, chat, responses
 
+from loopguard_core.keys import open_ledger
 from loopguard_core.testing import Reply, never_listens
 
 ARGUMENTS = {"invoice_id": "A-1"}
@@ -207,24 +208,37 @@ async def test_llama_index_below_and_above_the_limit(gateway):
     provider, served = gateway(chat(two_steps))
     assert await llama_answer(served, Tool()) == "It is due on Friday."
     assert len(provider.requests) == 2
-    from loopguard_core.keys import open_ledger
-
     with open_ledger(served.store) as ledger:
         ledger.set_limit("team", 0)
     with pytest.raises(Exception, match="402"):
         await llama_answer(served, Tool())
 
 
-@BOTH
-async def test_llama_index_with_its_own_openai_client(gateway, stream):
+async def own_client_answer(served, stream, tool):
     llm = pytest.importorskip(
         "llama_index.llms.openai",
         reason="the real client is not installed: pip install llama-index-llms-openai (it needs openai 1 or 2)",
     )
     from llama_index.core.agent.workflow import FunctionAgent
 
+    model = llm.OpenAI(model=MODEL, api_base=served.base_url, api_key=served.key, reuse_client=False, max_retries=0)
+    agent = FunctionAgent(tools=[tool.fetch_invoice], llm=model, streaming=stream)
+    return str(await agent.run("Is A-1 due?", max_iterations=30))
+
+
+@BOTH
+async def test_llama_index_with_its_own_openai_client(gateway, stream):
     provider, served = gateway(LOOPS)
     tool = Tool()
-    model = llm.OpenAI(model=MODEL, api_base=served.base_url, api_key=served.key, reuse_client=False)
-    agent = FunctionAgent(tools=[tool.fetch_invoice], llm=model, streaming=stream)
-    checked(provider, served, str(await agent.run("Is A-1 due?", max_iterations=30)), tool)
+    checked(provider, served, await own_client_answer(served, stream, tool), tool)
+
+
+@BOTH
+async def test_llama_index_with_its_own_openai_client_below_and_above_the_limit(gateway, stream):
+    provider, served = gateway(chat(two_steps))
+    assert await own_client_answer(served, stream, Tool()) == "It is due on Friday."
+    assert len(provider.requests) == 2
+    with open_ledger(served.store) as ledger:
+        ledger.set_limit("team", 0)
+    with pytest.raises(Exception, match="402"):
+        await own_client_answer(served, stream, Tool())
