@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from loopguard_core._bounded import count, short_text
-from loopguard_core._outcome import PLAIN, Change, Result
+from loopguard_core._masking import same_words_but_ids
+from loopguard_core._outcome import Change, Result
 from loopguard_core._ranges import RANGE_STARTS
 from loopguard_core._similar import BESIDE, gist
+from loopguard_core._wording import PLAIN
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES, ObservedCall, Past
 
 MAX_IDENTITIES = 40
@@ -404,7 +406,9 @@ def _may_repeat(result: Result, earlier: Result | None) -> bool:
     if earlier is None or not -_HEAD <= result.size - earlier.size <= _HEAD:
         return False
     one, other = result.plain or result.text, earlier.plain or earlier.text
-    return one is not None and other is not None and (one[:_HEAD] == other[:_HEAD] or one[-_HEAD:] == other[-_HEAD:])
+    if one is None or other is None or one[:_HEAD] != other[:_HEAD]:
+        return False
+    return same_words_but_ids(one, other)
 
 
 def _saved(last: ObservedCall) -> list[Any]:

@@ -20,7 +20,8 @@ from xxhash import xxh3_64_hexdigest
 from loopguard_core._bounded import count, short_text
 from loopguard_core._canonical import canonical_json
 from loopguard_core._failures import Failure, classify
-from loopguard_core._masking import HOLE, PICTURE
+from loopguard_core._masking import HOLE
+from loopguard_core._wording import PLAIN, Says, is_empty, what_it_says
 
 OWN_WORDS = "[loopguard]"
 """How everything loopguard puts before a model begins."""
@@ -30,90 +31,10 @@ REFUSED = f"{OWN_WORDS} This call was not executed"
 
 _WITHIN = 96  # SDKs put a word like "Observation: " or "Error: " before a result
 _EDGE = 64 * 1024
-PLAIN = 2048
-"""Characters of a text up to which it is held as it is."""
-_SHORT = 240
 _FIGURES = re.compile(r"[-+]?\d[\d.,]*")
-_NOTHING = 64
 _TELLING_LINE = 16
 _MAX_SIZE = 1_000_000
 _ACKNOWLEDGEMENT = 120
-_SAYS_UNCHANGED, _IS_EMPTY, _IS_PENDING, _IS_FINISHED, _SAYS_FAILING, _IS_PICTURE = 1, 2, 4, 8, 16, 32
-
-# An answer in words that nothing changed. Only short ones count: a long text says more than that.
-_UNCHANGED = re.compile(
-    r"(?<!\d )\bunchanged\b"
-    r"|\bno (?:visible |further |new |other )?changes?\b"
-    r"(?= (?:since|from|detected|found|made|after|to the)|[.;,)\]]|$)"
-    r"|\b(?:has|have|did|is|are|was|were)(?: not|n't) (?:yet )?changed?\b"
-    r"|\bnothing (?:has |was )?(?:changed|new)\b"
-    r"|\bno (?:new|further|more) (?:output|data|messages|results|updates|lines|events)\b|\bno updates?\b"
-    r"|\b(?:same|identical) (?:as|to) (?:the )?(?:last|before|previous|earlier)\b|没有变化|无变化|変更なし|変化なし",
-    re.IGNORECASE,
-)
-_PROGRESS_WORDS = (
-    r"still running|(?:is|are) (?:still )?(?:running|pending|queued|processing|building)|in[ _-]?progress|pending"
-    r"|queued|processing|not (?:yet )?(?:ready|finished|complete|completed|done|available)|waiting(?: for)?|please wait"
-    r"|provisioning|initiali[sz]ing|scheduled|running|starting|building|creating|deploying|syncing|working|active"
-    r"|submitted|accepted|进行中|运行中|処理中|実行中"
-)
-_PENDING_FIELD = re.compile(
-    r"\"?(?:status|state|phase|stage|condition|progress_?state|job_?status|conclusion|lifecycle)\"?\s*[:=]\s*\"?(?:"
-    + _PROGRESS_WORDS
-    + r")\b",
-    re.IGNORECASE,
-)
-_PENDING_TEXT = re.compile(
-    r"\b(?:still|is|are|keeps|currently|now) (?:\w+ )?(?:running|pending|queued|processing"
-    r"|building|starting|creating|deploying)\b"
-    r"|\b(?:in[ _-]?progress|pending|queued|waiting(?: for)?|please wait|provisioning|initiali[sz]ing)\b"
-    r"|\bnot (?:yet )?(?:ready|finished|complete|completed|done|available)\b"
-    r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|进行中|运行中|処理中|実行中|\b\d{1,2}(?:\.\d+)?\s?%",
-    re.IGNORECASE,
-)
-# In lower case: without one of these a pattern cannot match, and looking for them is far faster.
-_NEEDS_UNCHANGED = ("chang", "no ", "same ", "identical ", "nothing ", "没有变化", "无变化", "変更なし", "変化なし")
-_NEEDS_PENDING = (
-    "running", "pending", "queued", "processing", "building", "progress", "ready", "finished", "complete", "done",
-    "available", "waiting", "please wait", "provisioning", "initiali", "scheduled", "starting", "creating", "deploying",
-    "syncing", "working", "active", "submitted", "accepted", "%", "进行中", "运行中", "処理中", "実行中",
-)  # fmt: skip
-_NEEDS_FINISHED = (
-    "done", "succe", "fail", "complete", "error", "cancel", "stopped", "exit", "finish", "timed", "expired",
-    "terminated", "merged", "closed", "resolved", "ok", "final", "ended", "no such",
-)  # fmt: skip
-_FINISHED = re.compile(
-    r"\"?(?:status|state|phase|stage|conclusion|result)\"?\s*[:=]\s*\"?(?:done|success\w*|succeeded|failed"
-    r"|failure|completed?|error\w*|cancell?ed|stopped|exited|finished|timed[ _]?out|expired|terminated|merged|closed"
-    r"|resolved|ok)\b|\"?final\"?\s*[:=]\s*true"
-    r"|\b(?:exited|exit code|finished|completed|has ended|terminated|no such (?:job|session|process))\b",
-    re.IGNORECASE,
-)
-_EMPTY = re.compile(
-    r"\W*(?:none|null|nil|undefined|0|false|no|empty|n/?a)?\W*$"
-    r"|\W*(?:0|no|zero) (?:\w+ ){0,2}(?:results?|matches|hits|rows|records|items|entries|files|documents|messages"
-    r"|output)\b.{0,40}$"
-    r"|.{0,40}\b(?:not found|no match(?:es)?|does not exist|nothing found|no such)\b.{0,60}$"
-    r"|\(?(?:empty|no output|no content)\)?\W*$"
-    r"|.{0,40}(?:未找到|没有找到|找不到|暂无|不存在|無し|なし|見つかりません|nicht gefunden"
-    r"|keine (?:treffer|ergebnisse)|aucun r[eé]sultat|no se encontr).{0,60}$",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-# What a tool runner writes below the output: that a program ended is not that what it was asked about has.
-_RUNNER = re.compile(r"(?:\n\[[^\]\n]{1,80}\])+\s*$")
-# An object that holds nothing where it would hold what was found.
-_FOUND_NOTHING = re.compile(
-    r'"(?:matches|results?|hits|items|rows|records|entries|documents|data|found|alerts|findings|events|users|files)"'
-    r"\s*:\s*(?:\[\s*\]|\{\s*\}|null|0\b|\"\")"
-)
-_FAILING = re.compile(
-    r"(?<![\w-])(?<!\b0 )(?<!no )(?<!without )(?:fail(?:s|ed|ing|ures?)?|errors?)(?![\w-])"
-    r"(?!\"?\s*[:=]\s*(?:0\b|\[\s*\]|null|none|false|\"\"))|\w(?:Error|Exception)\b"
-    r"|[\u2717\u2718\u2715\u274c]|失败|错误|失敗|エラー",
-    re.IGNORECASE,
-)
 
 
 class Change(enum.StrEnum):
@@ -234,7 +155,7 @@ class Result:
         if self.digest == other.digest:
             return Change.SAME
         if self.failed == other.failed:
-            if self._known_facts() & _SAYS_UNCHANGED:
+            if self._known_facts() & Says.UNCHANGED:
                 return Change.SAME
             if self.masked is not None and self.masked == other.masked:
                 return Change.VOLATILE
@@ -250,10 +171,9 @@ class Result:
     @property
     def empty(self) -> bool:
         """An empty or negative answer: nothing, `[]`, "not found", "0 results"."""
-        # Asked of every new result: only an object can be long and say that nothing was found.
-        if self._facts is None and self.size > 2 * _NOTHING and (self.size > PLAIN or (self.plain or "")[:1] != "{"):
-            return False
-        return bool(self._known_facts() & _IS_EMPTY)
+        if self._facts is None:  # asked of every new result, and mostly that is all there is to ask
+            return self.size <= PLAIN and is_empty(self.text or "")
+        return bool(self._facts & Says.EMPTY)
 
     @property
     def acknowledges(self) -> bool:
@@ -263,29 +183,29 @@ class Result:
     @property
     def picture(self) -> bool:
         """Whether it is, or describes, a picture: two of one screen are hardly ever equal to the bit."""
-        return bool(self._known_facts() & _IS_PICTURE)
+        return bool(self._known_facts() & Says.PICTURE)
 
     @property
     def pending(self) -> bool:
         """Whether it says that something is not done yet."""
         facts = self._facts  # asked whenever a call is made again
-        return bool((self._known_facts() if facts is None else facts) & _IS_PENDING)
+        return bool((self._known_facts() if facts is None else facts) & Says.PENDING)
 
     @property
     def failing(self) -> bool:
         """Whether it is a failure, or speaks of one: of tests, checks, a build."""
-        return self.failed or bool(self._known_facts() & _SAYS_FAILING)
+        return self.failed or bool(self._known_facts() & Says.FAILING)
 
     @property
     def finished(self) -> bool:
         """Whether it says that what was asked about has ended."""
-        return self.failed or bool(self._known_facts() & _IS_FINISHED)
+        return self.failed or bool(self._known_facts() & Says.FINISHED)
 
     def _known_facts(self) -> int:
         """What the text says, worked out once, while it is there."""
         if self._facts is None:
             text = self.text
-            self._facts = 0 if text is None else _facts(text)
+            self._facts = 0 if text is None else what_it_says(text)
         return self._facts
 
 
@@ -307,34 +227,6 @@ def _folded(masked: str) -> str:
         if place == 0 or line != lines[place - 1] or HOLE not in line or len(line) < _TELLING_LINE
     ]
     return "\n".join(kept)
-
-
-def _facts(text: str) -> int:
-    """Which of the four things a text says, as one number."""
-    short = len(text) <= _SHORT
-    head = text[:PLAIN]
-    words = head.lower()
-    head, words = _RUNNER.sub("", head), _RUNNER.sub("", words)
-    facts = _SAYS_UNCHANGED if short and _has(_NEEDS_UNCHANGED, words) and _UNCHANGED.search(text) else 0
-    if len(text) <= 2 or (len(text) <= 2 * _NOTHING and _EMPTY.match(text)):  # "", "[]", "{}"
-        facts |= _IS_EMPTY
-    if head[:1] == "{" and len(text) <= PLAIN and _FOUND_NOTHING.search(head):
-        facts |= _IS_EMPTY
-    if _FAILING.search(head) or (len(text) > PLAIN and _FAILING.search(text[-PLAIN:])):
-        facts |= _SAYS_FAILING
-    if PICTURE.search(head):
-        facts |= _IS_PICTURE
-    ended = _has(_NEEDS_FINISHED, words) and _FINISHED.search(head) is not None
-    pending = _has(_NEEDS_PENDING, words)
-    if pending and (_PENDING_FIELD.search(head) or (short and not ended and _PENDING_TEXT.search(text))):
-        facts |= _IS_PENDING
-    elif ended:
-        facts |= _IS_FINISHED
-    return facts
-
-
-def _has(needles: tuple[str, ...], words: str) -> bool:
-    return any(needle in words for needle in needles)
 
 
 @dataclass(slots=True, eq=False)

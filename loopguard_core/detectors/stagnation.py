@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
+from loopguard_core._masking import same_words_but_ids
 from loopguard_core._outcome import Change, Result
 from loopguard_core._shell import command_in
 from loopguard_core._similar import (
@@ -426,7 +427,7 @@ def _volatile(result: Result, earlier: Result | None) -> bool:
     one, other = result.text, earlier.text
     if one is None or other is None or (one[:_HEAD] != other[:_HEAD] and one[-_HEAD:] != other[-_HEAD:]):
         return False
-    return result.masked == earlier.masked
+    return same_words_but_ids(one, other) and result.masked == earlier.masked
 
 
 def _reordered(result: Result, earlier: Result) -> bool:
