@@ -4,7 +4,7 @@
 nothing else.
 
 Read `_proxy` first, for what happens to a request; then `_exchange`, `_call` and `_streaming`, for its model calls;
-`_watch` and `_conversations`, for the detection; `_till`, for the money.
+`_watch` and `_conversations`, for the detection; `_till` and `_charge`, for the money.
 """
 
 from __future__ import annotations

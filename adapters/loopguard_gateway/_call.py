@@ -12,11 +12,11 @@ import httpx
 
 from loopguard_core import Usage
 from loopguard_core.transcripts import TranscriptError
+from loopguard_gateway._charge import Charge
 from loopguard_gateway._coding import decoded
 from loopguard_gateway._errors import Refused, upstream_trouble
 from loopguard_gateway._passed import cleaned, returned, whole
 from loopguard_gateway._streaming import Relay
-from loopguard_gateway._till import Charge
 from loopguard_gateway._tokens import reported, sent_tokens
 from loopguard_gateway._turned import Kept, Turned
 from loopguard_gateway._watch import PASS, Judged

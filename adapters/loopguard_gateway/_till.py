@@ -8,11 +8,11 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeVar
 
-from loopguard_core import Policy, Usage
+from loopguard_core import Policy
 from loopguard_core.keys import (
     KeyLimitExceeded,
     Keyring,
@@ -24,13 +24,13 @@ from loopguard_core.keys import (
     open_keyring,
     open_ledger,
 )
-from loopguard_core.prices import price, warm, worst_case
+from loopguard_core.prices import warm, worst_case
+from loopguard_gateway._charge import Charge
 from loopguard_gateway._errors import Refused, key_limit, store_trouble, unpriced
 
 T = TypeVar("T")
 
 _MOST = Decimal(1_000_000)  # what a ledger takes at once
-_RENEW_AFTER = 1 / 3
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 _MAX_OWED = 100_000
 _MAX_SEEN = 10_000
@@ -231,71 +231,3 @@ class Till:
             _log.error("%s US dollars could not be counted, and the gateway ends", lost)
         await asyncio.to_thread(self._ledger.close)
         await asyncio.to_thread(self._keyring.close)
-
-
-class Charge:
-    """The money of one model call. Held on to until it is settled or released, once."""
-
-    def __init__(
-        self,
-        till: Till,
-        keys: tuple[str, ...],
-        model: str | None,
-        input_tokens: int,
-        reservation: Reservation | None,
-        rate: Decimal | None,
-    ) -> None:
-        self._till = till
-        self._keys = keys
-        self._model = model
-        self._input_tokens = input_tokens
-        self._reservation = reservation
-        self._rate = rate
-        self._open = True
-        self._timer: asyncio.TimerHandle | None = None
-        self._renew()
-
-    def _renew(self) -> None:
-        held = self._reservation
-        if held is not None:
-            if self._timer is not None:
-                self._till.renew(held)
-            self._timer = asyncio.get_running_loop().call_later(held.ttl * _RENEW_AFTER, self._renew)
-
-    async def settle(self, usage: Usage | None, model: str | None, heard: int) -> Usage:
-        """The call is over: count what it cost. Only the first of settle and release does anything.
-
-        Args:
-            usage: What the provider reported; None makes an estimate of what was sent and heard.
-            model: The model that answered.
-            heard: Tokens that came, by estimate.
-
-        Returns:
-            What is counted, with its cost where that is known.
-        """
-        if usage is None:
-            usage = Usage(input_tokens=self._input_tokens, output_tokens=heard, estimated=True)
-        cost = price(model, usage)
-        if cost is None:
-            cost = price(self._model, usage, self._rate)
-        if cost is not None:
-            usage = replace(usage, cost=cost)
-        if self._close():
-            await self._till.pay(self._reservation, self._keys, cost or Decimal(0))
-        return usage
-
-    async def release(self) -> None:
-        """The call cost nothing: what it held goes back."""
-        if self._close():
-            await self._till.pay(self._reservation, self._keys, Decimal(0))
-
-    @property
-    def open(self) -> bool:
-        """Whether it is neither settled nor released."""
-        return self._open
-
-    def _close(self) -> bool:
-        was, self._open = self._open, False
-        if self._timer is not None:
-            self._timer.cancel()
-        return was
