@@ -176,7 +176,10 @@ class History:
         if type(arguments) is dict and not _TELLING_FIELDS.isdisjoint(arguments):
             return CHANGES
         last = self.last_calls.get(call.tool_key)
-        return REPEATS if last is not None and last.run > 1 else 0
+        if last is None:
+            return 0
+        # What goes on where the last one ended may be that one with more of the same.
+        return REPEATS if last.run > 1 or (last.text and call.text.startswith(last.text[:-2])) else 0
 
     def _watch(self, tool: str) -> None:
         self._hot[tool] = _HOT

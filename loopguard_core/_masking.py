@@ -147,6 +147,10 @@ _LEFT_AFTER = re.compile(r"\s{0,2}(?:left|remaining|to go|until|of \d)", re.IGNO
 _TIMES_AFTER = re.compile(
     r"\s{1,2}(?:attempts?|retries|tries|times|invocations|calls)\b(?! (?:failed|left|remaining))", re.I
 )
+# What a tool counts about its own use: "view 2 of this page in this session", "120,788 tokens".
+_OWN_USE = re.compile(
+    r" (?:[a-z]{1,12} ){0,4}(?:in |during )?this (?:session|conversation)\b|(?:,\d{3})* tokens\b", re.I
+)
 _SESSION_AFTER = re.compile(r" (?:this|in this|so far|already|during)")
 _COUNTED_BEFORE = re.compile(
     r"(?:\b(?:attempt|retry|try|call|invocation|request)\s{0,2}[#:=]{0,2}\s{0,2}#?)$", re.IGNORECASE
@@ -277,7 +281,8 @@ class Masker:
         # Looking at the characters beside it first is faster than the patterns, and nearly always settles it.
         text, start, end = match.string, match.start(), match.end()
         named = self._named
-        if "counters" in named and text[end : end + 3].lstrip()[:1].isalpha() and _TIMES_AFTER.match(text, end):
+        behind = text[end : end + 3].lstrip(" ,")[:1]
+        if "counters" in named and behind.isalnum() and (_TIMES_AFTER.match(text, end) or _OWN_USE.match(text, end)):
             return HOLE
         before = text[max(0, start - 16) : start]
         if not before.rstrip(" #:=\t\n")[-1:].isalpha():

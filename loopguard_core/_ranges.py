@@ -14,7 +14,8 @@ _START_LENGTH = (
     *(("start", length) for length in ("count", "length", "limit")),
     *(("skip", length) for length in ("take", "limit")),
     *(("start_index", length) for length in ("max_length", "max_results")),
-    ("from", "size"),
+    *(("from", length) for length in ("size", "count", "limit", "length")),
+    *(("first", "count"), ("start", "size"), ("start_line", "count"), ("line", "count")),
 )
 _START_END = (
     *(("start_line", "end_line"), ("line_start", "line_end"), ("from_line", "to_line"), ("startLine", "endLine")),

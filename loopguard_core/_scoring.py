@@ -148,17 +148,15 @@ class Scorer:
         self.history = history
         self._use(detectors)
         self.own_detectors = all(type(d).__module__.startswith("loopguard_core.") for d in detectors)
-        self.reads_text = any(
-            type(d).feed_text is not Detector.feed_text or type(d).end_message is not Detector.end_message
-            for d in detectors
-        )
         self._faults = faults
         self._can_do = can_do
         self.key = key
 
     def _use(self, detectors: Sequence[Detector]) -> None:
         self.detectors = tuple(detectors)
-        # Only what has something to do is called: this runs in every round.
+        # Only what has something to do is called: this runs in every round, and for every piece of text.
+        self._feeds = tuple(d for d in detectors if type(d).feed_text is not Detector.feed_text)
+        self._ends = tuple(d for d in detectors if type(d).end_message is not Detector.end_message)
         begin = [d for d in detectors if type(d).begin_round is not Detector.begin_round]
         close = [d for d in detectors if type(d).close_round is not Detector.close_round]
         self._begin = [tuple(d for d in begin if not d.wakes_on or d.wakes_on & cues) for cues in range(_ALL + 1)]
@@ -287,27 +285,37 @@ class Scorer:
         """The action, or the next weaker one that can be done here to such a call."""
         return self._can_do(action if refusable or action is not Action.BLOCK else Action.STEER)
 
-    def read(
-        self,
-        step: Callable[[Detector], Finding | None],
-        channel: Channel | None,
-        number: int,
-        message_index: int,
-        judge: Judge,
+    @property
+    def reads_text(self) -> bool:
+        """Whether any detector reads text."""
+        return bool(self._feeds or self._ends)
+
+    def feed(
+        self, text: str, channel: Channel, number: int, message_index: int, judge: Judge
     ) -> tuple[Verdict | None, list[Effect]]:
-        """Let every detector read text; the strongest finding counts."""
+        """Let detectors read a piece of the running message; the strongest finding counts."""
+        best = self._heard(self._feeds, lambda detector: detector.feed_text(text, channel))
+        return (None, []) if best is None else self._decide(None, best, number, message_index, judge, channel)
+
+    def end_message(
+        self, reason: str | None, number: int, message_index: int, judge: Judge
+    ) -> tuple[Verdict | None, list[Effect]]:
+        """Let detectors judge a message that is complete; the strongest finding counts."""
+        best = self._heard(self._ends, lambda detector: detector.end_message(reason))
+        return (None, []) if best is None else self._decide(None, best, number, message_index, judge, None)
+
+    def _heard(self, detectors: Sequence[Detector], step: Callable[[Detector], Finding | None]) -> _Best | None:
         best: _Best | None = None
-        for detector in self.detectors:
-            found = self.contained(detector, self._rate_text, detector, step)
+        for detector in detectors:
+            try:  # as in `_strongest`
+                finding = step(detector)
+                found = None if finding is None else self._rung(detector, finding, None)
+            except Exception as error:  # noqa: BLE001  # see `contained`
+                self._leave_out(detector, error)
+                continue
             if found is not None and (best is None or RANK[found.action] > RANK[best.action]):
                 best = found
-        if best is None:
-            return None, []
-        return self._decide(None, best, number, message_index, judge, channel)
-
-    def _rate_text(self, detector: Detector, step: Callable[[Detector], Finding | None]) -> _Best | None:
-        finding = step(detector)
-        return None if finding is None else self._rung(detector, finding, None)
+        return best
 
     def _decide(
         self,

@@ -18,7 +18,8 @@ MAX_PAGE = 64
 SEARCH_WORDS = frozenset({
     "search", "searches", "websearch", "find", "google", "bing", "brave", "tavily", "serp", "serper",
     "duckduckgo", "ddg", "exa", "perplexity", "wikipedia", "arxiv", "pubmed", "scholar", "retrieve",
-    "retriever", "retrieval", "rag", "grep", "ripgrep", "rg",
+    "retriever", "retrieval", "rag", "grep", "ripgrep", "rg", "buscar", "busca", "busqueda", "rechercher", "recherche",
+    "chercher", "suchen", "suche", "cerca", "ricerca", "zoeken", "pesquisar", "pesquisa", "szukaj",
 })  # fmt: skip
 """Words of a tool's name that make it a search. `query` alone does not: SQL and metrics are asked, not searched."""
 
@@ -32,6 +33,7 @@ _SEARCH_MARKS = ("搜索", "检索", "検索", "검색")
 QUERY_FIELDS = (
     "query", "queries", "q", "search_query", "search", "search_term", "search_terms", "search_text",
     "keywords", "keyword", "terms", "term", "question", "pattern", "regex", "text", "input", "topic", "关键词", "查询",
+    "consulta", "pregunta", "requete", "suchbegriff", "suche", "anfrage", "busca", "termo", "zoekterm", "ricerca",
 )  # fmt: skip
 """Arguments that hold what is searched for; the first one that is there counts. Compared without case and `-`/`_`."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from loopguard_core._contained import contained, nothing
-from loopguard_core._scoring import RANK
+from loopguard_core._scoring import RANK, Effect
 from loopguard_core._session_hooks import SessionHooks
 from loopguard_core._types import Action, Channel, Stop, Verdict
-from loopguard_core.detectors import Detector, Finding
 
 
 class SessionText(SessionHooks):
@@ -35,7 +34,7 @@ class SessionText(SessionHooks):
         return None if text is None else self._read_text(text, channel)
 
     def _read_text(self, text: str, channel: Channel) -> Verdict | None:
-        return self._read(lambda detector: detector.feed_text(text, channel), channel, self._messages + 1)
+        return self._heard(*self._scorer.feed(text, channel, self.turns, self._messages + 1, self._judge))
 
     @contained(nothing)
     def end_message(self, finish_reason: str | None = None) -> Verdict | None:
@@ -52,7 +51,8 @@ class SessionText(SessionHooks):
         self._messages += 1
         self._message_state, self._fed = "ended", False
         if reads:
-            found.append(self._read(lambda detector: detector.end_message(finish_reason), None, self._messages))
+            judged = self._scorer.end_message(finish_reason, self.turns, self._messages, self._judge)
+            found.append(self._heard(*judged))
         verdicts = [verdict for verdict in found if verdict is not None]
         return max(verdicts, key=lambda verdict: RANK[verdict.action], default=None)
 
@@ -72,10 +72,7 @@ class SessionText(SessionHooks):
             for detector in self._scorer.detectors:
                 self._scorer.contained(detector, detector.begin_message)
 
-    def _read(
-        self, step: Callable[[Detector], Finding | None], channel: Channel | None, message_index: int
-    ) -> Verdict | None:
-        verdict, effects = self._scorer.read(step, channel, self.turns, message_index, self._judge)
+    def _heard(self, verdict: Verdict | None, effects: Sequence[Effect]) -> Verdict | None:
         self._queue(effects)
         if verdict is not None and verdict.action is Action.STOP:
             self._declare(Stop("doom_loop", verdict, verdict.message))

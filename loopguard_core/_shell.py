@@ -70,7 +70,8 @@ def command_in(arguments: Any) -> str | None:
             if len(value) > 2 and value[1].startswith("-") and value[0].rpartition("/")[2] in ("bash", "sh", "zsh"):
                 return str(value[2])
             return " ".join(value)
-    return None
+    texts = [value for value in arguments.values() if isinstance(value, str)]
+    return texts[0] if len(texts) == 1 and len(arguments) == 1 else None
 
 
 def without_echo(command: str) -> str:

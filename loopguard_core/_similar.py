@@ -28,10 +28,13 @@ BESIDE = frozenset(
 )
 # These too, but only beside something that is plainly done: in `create_issue` the title is what it is about.
 _LABELS = frozenset(
-    """title display display_name label description desc note notes comment summary status_text activity
+    """title display display_name label caption description desc note notes comment summary status_text activity
     message_to_user name""".split()
 )
-_DEEDS = frozenset("command cmd code script query sql url path file file_path input expression statement".split())
+_DEEDS = frozenset(
+    "command cmd code script query sql url path file file_path input expression statement action operation op".split()
+)
+_TITLES = frozenset("title subject headline betreff titre titulo asunto oggetto".split())
 _PROSE = frozenset(
     """body message content text description html comment msg note summary task prompt instructions context
     memory""".split()
@@ -56,6 +59,8 @@ _STOP_WORDS = frozenset(
 )
 _OVERLAP = 0.6
 _OVERLAP_ALONE = 0.7  # where nothing else is there to be the same
+_OVERLAP_TITLED = 0.2
+_OTHERWISE_EQUAL = 2
 _LEAST_PROSE = 20
 
 
@@ -102,21 +107,29 @@ def likeness(
         return "near"
     if not different or core_before.keys() != core_after.keys():
         return None
-    names = frozenset() if writes else _PROSE if mutates or hands_over else _STATEMENTS
-    return _in_new_words(core_before, core_after, different, names)
+    titled = len(core_after) - len(different) >= _OTHERWISE_EQUAL and any(
+        _plain(key) in _TITLES for key in core_after.keys() - set(different)
+    )
+    names = _PROSE if mutates or hands_over else _STATEMENTS
+    if writes and not titled:
+        names = frozenset()
+    return _in_new_words(core_before, core_after, different, names, titled=titled)
 
 
 def _in_new_words(
-    before: Mapping[Any, Any], after: Mapping[Any, Any], different: list[Any], names: frozenset[str]
+    before: Mapping[Any, Any], after: Mapping[Any, Any], different: list[Any], names: frozenset[str], *, titled: bool
 ) -> Likeness | None:
     """How alike two requests are that have the same fields, some of which differ.
 
-    `names` are the fields that may differ in their words.
+    `names` are the fields that may differ in their words; `titled` means that the title, which says what it is about,
+    and something else beside it are the same.
     """
     if all(_plain(key) in _DEEDS and _grown(before[key], after[key]) for key in different):
         return "grown"
     # A message in new words; or a statement in other clothes, and whether it is one shows in what it returns.
     least = _OVERLAP if names is _PROSE and len(after) > len(different) else _OVERLAP_ALONE
+    if names is _PROSE and titled:
+        least = _OVERLAP_TITLED
     if all(
         (_plain(key) in names and rephrased(before[key], after[key], least)) or _same_items(before[key], after[key])
         for key in different

@@ -42,7 +42,9 @@ _READ_WORDS = frozenset(
     explain analyze analyse summarize summarise calculate compute evaluate validate verify test tests lint diff
     compare screenshot snapshot extract scrape crawl peek stat measure estimate load open download preview render
     think plan thought reason recall remember ask detect classify translate parse whoami info status history
-    observe see watch monitor download capture examine review audit locate dump tree""".split()
+    observe see watch monitor download capture examine review audit locate dump tree
+    buscar consultar obtener leer listar mostrar verificar calcular rechercher chercher lister lire obtenir afficher
+    verifier calculer suchen lesen holen anzeigen abrufen berechnen ler obter cercare leggere zoeken lezen""".split()
 )
 _MUTATION_WORDS = frozenset(
     """send sends create creates update updates delete deletes remove removes write writes edit edits insert inserts
@@ -52,7 +54,10 @@ _MUTATION_WORDS = frozenset(
     sell purchase withdraw invite share grant revoke enable disable reset restart rollback revert undo drop
     truncate register subscribe unsubscribe notify message email mail sms tweet dm issue file escalate resolve
     provision scale migrate import record log charge modify change complete finish trigger spawn kill terminate
-    start stop launch upgrade downgrade rewrite overwrite""".split()
+    start stop launch upgrade downgrade rewrite overwrite
+    crear enviar actualizar borrar eliminar guardar publicar escribir
+    creer envoyer supprimer publier ecrire enregistrer senden erstellen anlegen loeschen speichern schreiben buchen
+    criar atualizar apagar salvar inviare""".split()
 )
 _STARTING_WORDS = frozenset(
     """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule
@@ -91,7 +96,7 @@ _CODE_NAMES = frozenset(
 )
 _HANDOFF = re.compile(
     r"(?:transfer(?:_back)?_to|hand_?off(?:_to)?|delegate(?:_to|_work)?|switch_to|route_to|consult|call_agent|ask_agent"
-    r"|run_agent|spawn_agent|sub_?agente?|invoke_agent|dispatch_agent)(?:_\w+)?$|task$"
+    r"|assign_(?:to|work)|return_(?:control|to)|hand_back|give_back|pass_to|run_agent|spawn_agent|sub_?agente?|invoke_agent|dispatch_agent)(?:_\w+)?$|task$"
 )
 _AGENT = re.compile(r"(?:\w+_)?(?:agent|subagent|coworker)$")
 _WAIT_FOR = re.compile(

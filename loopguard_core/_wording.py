@@ -38,11 +38,17 @@ _UNCHANGED = re.compile(
     r"|\b(?:same|identical) (?:as|to) (?:the )?(?:last|before|previous|earlier)\b|没有变化|无变化|変更なし|変化なし",
     re.IGNORECASE,
 )
+# The same in other languages; what is under way is said much alike in all of them.
+_ELSEWHERE = (
+    "en cours", "en attente", "in bearbeitung", "ausstehend", "läuft", "wartet", "en curso", "en proceso", "pendiente",
+    "en espera", "em andamento", "pendente", "in corso", "in attesa", "in behandeling", "w toku", "oczekuje",
+    "выполняется", "в процессе", "ожидает", "进行中", "运行中", "処理中", "実行中", "진행 중", "대기",
+)  # fmt: skip
 _PROGRESS_WORDS = (
     r"still running|(?:is|are) (?:still )?(?:running|pending|queued|processing|building)|in[ _-]?progress|pending"
     r"|queued|processing|not (?:yet )?(?:ready|finished|complete|completed|done|available)|waiting(?: for)?|please wait"
-    r"|provisioning|initiali[sz]ing|scheduled|running|starting|building|creating|deploying|syncing|working|active"
-    r"|submitted|accepted|进行中|运行中|処理中|実行中"
+    r"|provisioning|initiali[sz]ing|scheduled|running|starting|building|creating|deploying|syncing|working"
+    r"|submitted|accepted|" + "|".join(_ELSEWHERE)
 )
 _PENDING_FIELD = re.compile(
     r"\"?(?:status|state|phase|stage|condition|progress_?state|job_?status|conclusion|lifecycle)\"?\s*[:=]\s*\"?(?:"
@@ -55,7 +61,7 @@ _PENDING_TEXT = re.compile(
     r"|building|starting|creating|deploying)\b"
     r"|\b(?:in[ _-]?progress|pending|queued|waiting(?: for)?|please wait|provisioning|initiali[sz]ing)\b"
     r"|\bnot (?:yet )?(?:ready|finished|complete|completed|done|available)\b"
-    r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|进行中|运行中|処理中|実行中|\b\d{1,2}(?:\.\d+)?\s?%",
+    r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|\b\d{1,2}(?:\.\d+)?\s?%|" + "|".join(_ELSEWHERE),
     re.IGNORECASE,
 )
 # In lower case: without one of these a pattern cannot match, and looking for them is far faster.
@@ -63,7 +69,7 @@ _NEEDS_UNCHANGED = ("chang", "no ", "same ", "identical ", "nothing ", "没有�
 _NEEDS_PENDING = (
     "running", "pending", "queued", "processing", "building", "progress", "ready", "finished", "complete", "done",
     "available", "waiting", "please wait", "provisioning", "initiali", "scheduled", "starting", "creating", "deploying",
-    "syncing", "working", "active", "submitted", "accepted", "%", "进行中", "运行中", "処理中", "実行中",
+    "syncing", "working", "submitted", "accepted", "%", *_ELSEWHERE,
 )  # fmt: skip
 _NEEDS_FINISHED = (
     "done", "succe", "fail", "complete", "error", "cancel", "stopped", "exit", "finish", "timed", "expired",

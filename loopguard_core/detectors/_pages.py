@@ -12,6 +12,7 @@ from loopguard_core._canonical import canonical_json
 from loopguard_core._history import History
 from loopguard_core._outcome import Change
 from loopguard_core._ranges import RANGE_KEYS, RANGE_STARTS, Range, range_of
+from loopguard_core._similar import BESIDE
 from loopguard_core.detectors._protocol import Finding, ObservedCall
 
 MAX_THINGS = 8
@@ -22,7 +23,7 @@ MAX_RANGES = 24
 
 _COVERED = 0.8  # share of a page that was read before
 _NARROW = 0.5  # a page less than half as wide as the last looks closer at a part, which is no second sweep
-_BESIDE = frozenset({"reason", "explanation", "thought", "description", "title", "note"})
+_BESIDE = BESIDE | {"description", "title", "note"}
 
 
 class _Thing:

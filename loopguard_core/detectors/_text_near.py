@@ -76,7 +76,8 @@ class NearRule:
         if not reads_like_prose(text[-_EDGE:]):
             return None
         window = text[-WINDOW:].encode("utf-8", "surrogatepass")[-WINDOW:]
-        if len(window) < WINDOW:
+        if len(window) < WINDOW:  # look again as soon as it is full
+            self.next_look = position + (WINDOW - len(window)) * position // max(1, len(window))
             return None
         share = variety(window, _WORTH_WIDE)
         if share <= VARIETY:

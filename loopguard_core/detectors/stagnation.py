@@ -200,7 +200,8 @@ class Stagnation(Detector):
         row.varied = row.varied or call.identity != last.identity
         row.kind = "rephrased" if "rephrased" in (kind, row.kind) else "near"
         self._near.move_to_end(tool)
-        if row.varied and ("mutates" in call.traits or not (_pending(last) and call.holds_handle)):
+        waits = _pending(last) and (call.lets_time_pass if call.nature.shell else call.holds_handle)
+        if row.varied and ("mutates" in call.traits or not waits):
             name = "rephrased" if row.kind == "rephrased" else "near_identical"
             evidence: dict[str, Any] = {"rounds": row.length, "since_round": row.since}
             advice = None

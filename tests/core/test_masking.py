@@ -47,6 +47,8 @@ SAME = [
     ("epoch 1700000000 no work", "epoch 1700000001 no work"),
     ("saved as sc_1764433200.png, no change", "saved as sc_1764433204.png, no change"),
     ("context.json\n02:11", "context.json\n02:12"),
+    ("view 1 of this page in this session, port 8443 it is", "view 2 of this page in this session, port 8443 it is"),
+    ("context left: 121,400 tokens, port 8443 it is", "context left: 120,788 tokens, port 8443 it is"),
     ('{"state": "idle", "updated_at": "yesterday"}', '{"state": "idle", "updated_at": "today"}'),
     ('{"state": "idle", "createdAt": 5}', '{"state": "idle", "createdAt": 6}'),
     # durations

@@ -547,3 +547,30 @@ def test_an_odd_name_tells_what_it_can(name: str) -> None:
 def test_an_argument_may_name_what_is_done(tool: str, arguments: dict[str, str], traits: str) -> None:
     nature = infer(tool)
     assert traits in (nature.of(arguments) if nature.by_arguments else nature.traits)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [({"c": "ls -la"}, "ls -la"), ({"c": "ls", "n": 3}, None), ({"a": "ls", "b": "rm"}, None), ({}, None)],
+)
+def test_the_only_text_of_a_shell_call_is_its_command(arguments: Any, command: str | None) -> None:
+    assert command_in(arguments) == command
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("portal-cli order show 88-2041 --field status", "reads"),
+        ("acme list", "reads"),
+        ("acme order delete 7", "unknown"),
+        ("acme frobnicate", "unknown"),
+        ("acme run show", "unknown"),
+    ],
+)
+def test_a_program_nobody_knows_reads_if_it_is_told_to(command: str, kind: str) -> None:
+    assert kind_of(command)[0] == kind
+
+
+def test_a_program_with_its_verb_in_a_field() -> None:
+    assert infer("helm").of({"release": "a", "action": "upgrade"}) == {"mutates"}
+    assert infer("helm").of({"release": "a", "action": "status"}) == {"reads"}

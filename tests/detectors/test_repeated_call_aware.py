@@ -471,3 +471,16 @@ class TestPagesWithoutArguments:
         looks = ("dented", "scratched", "bent", "broken", "marked", "worn", "soiled")
         found = [run("describe_image", {"image": 3}, f"The left front door is {looks[n % 7]} {n}.") for n in range(14)]
         assert first_at(actions(found))["steer"] == 12
+
+
+@pytest.mark.parametrize("state", ["en cours", "en attente", "in Bearbeitung", "en curso", "em andamento", "in corso"])
+def test_what_is_under_way_is_so_in_other_languages(state: str) -> None:
+    run = Run(REPEATED)
+    found = [run("liste_taches", {"tableau": "relecture"}, [{"n": 7, "etat": state}]) for _ in range(13)]
+    assert first_at(actions(found)) == {"observe": 6, "steer": 12}
+
+
+def test_a_customer_who_is_active_is_not_under_way() -> None:
+    run = Run(REPEATED)
+    found = [run("getVehicle", {"id": "VAN-12"}, {"id": "VAN-12", "status": "active"}) for _ in range(6)]
+    assert first_at(actions(found)) == {"observe": 2, "block": 3, "stop": 6}

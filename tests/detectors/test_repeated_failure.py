@@ -278,3 +278,15 @@ def test_arguments_that_were_cut_off_are_one_failure_wherever_they_were_cut() ->
     text = "tool call rejected: cannot decode arguments: unexpected end of JSON input at offset {number}"
     found = [run("write_file", {"content": "x" * n}, text.format(number=900 + 7 * n)) for n in range(6)]
     assert first_at(actions(found)) == {"observe": 3, "steer": 4, "block": 6}
+
+
+def test_a_schema_whose_demands_come_back_is_guessed_at() -> None:
+    """Other errors each time may be on their way to right; the same ones again are not."""
+    missing = (
+        "[start] Required; [end] Required",
+        "[title] Required; [end] Required",
+        "[start] Expected object, received string",
+    )
+    run = Run(FAILURE)
+    found = [run("createEvent", {f"key{n}": n}, f"ZodError: {missing[n % 3]}") for n in range(7)]
+    assert first_at(actions(found))["steer"] == 5

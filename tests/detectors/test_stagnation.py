@@ -657,3 +657,64 @@ def test_an_equal_result_for_arguments_that_were_there_before_counts_on() -> Non
     prompt = "Licence key or path to licence file:\n[no new output after 10 seconds]"
     found = [run("execute_bash", {"command": key}, prompt) for key in ("y", "yes", "no", "Y", "yes", "y", "no", "y")]
     assert "steer" in actions(found)
+
+
+class TestTitles:
+    """A title says what a thing is about: where it and all else are the same, it is the same thing in new words."""
+
+    WORDS = (
+        "Aufzug 2 in Haus B ist ausgefallen. Bitte um Reparatur.",
+        "Guten Tag, der Aufzug 2 (Haus B) steht seit heute still, bitte schicken Sie jemanden.",
+        "Im Haus B funktioniert Aufzug 2 nicht mehr. Wir bitten um baldige Instandsetzung.",
+        "Hallo, wir melden den Ausfall des Aufzugs 2 im Haus B und bitten um Behebung.",
+    )
+
+    def test_one_ticket_four_times(self) -> None:
+        run = Run(STAGNATION)
+        found = [
+            run("createTicket", {"site": "B", "title": "Ausfall Aufzug 2", "description": text}, {"result": "CREATED"})
+            for text in self.WORDS
+        ]
+        assert first_at(actions(found))["steer"] <= 4
+
+    def test_four_tickets(self) -> None:
+        run = Run(STAGNATION)
+        found = [
+            run("createTicket", {"site": "B", "title": f"Aufzug {n}", "description": text}, {"result": "CREATED"})
+            for n, text in enumerate(self.WORDS)
+        ]
+        assert actions(found) == [None] * 4
+
+    def test_four_entries_of_a_diary(self) -> None:
+        """One title, and nothing in common below it."""
+        run = Run(STAGNATION)
+        texts = (
+            "The pump was oiled at dawn.",
+            "Rain; nobody came by boat.",
+            "Mended nets, sold eels.",
+            "Fog until noon.",
+        )
+        found = [
+            run("create_note", {"book": "log", "title": "Daily log", "text": text}, {"result": "CREATED"})
+            for text in texts
+        ]
+        assert actions(found) == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("from", "count"), ("start", "size"), ("from_row", "to_row"), ("start_page", "end_page")]
+)
+def test_more_names_of_a_range(first: str, second: str) -> None:
+    assert range_of({first: 40, second: 80}) is not None
+
+
+def test_a_caption_that_counts_is_beside_the_deed() -> None:
+    run = Run(STAGNATION)
+    found = [run("performAction", {"action": "rest", "caption": f"Pause {n}"}, '{"done":true}') for n in range(5)]
+    assert first_at(actions(found))["steer"] == 3
+
+
+def test_a_command_is_no_poll_by_what_it_prints() -> None:
+    run = Run(STAGNATION)
+    found = [run("pwsh", {"script": "Write-Output waiting", "displayName": f"wait {n}"}, "waiting") for n in range(5)]
+    assert first_at(actions(found))["steer"] == 3

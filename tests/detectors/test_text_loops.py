@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from text_samples import PREAMBLE, cuts, plan, prose, read, told
 
-from loopguard_core import Finding
+from loopguard_core import Finding, LoopGuard
 
 DATA = Path(__file__).parents[1] / "data" / "text"
 CORPUS = [json.loads(line) for line in (DATA / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -139,3 +139,24 @@ def test_a_counter_does_not_hide_a_loop(lap: Callable[[int], str]) -> None:
 def test_every_script_and_broken_characters(piece: str) -> None:
     found = cuts(read(prose(600) + piece * 2000))
     assert len(found) == 1
+
+
+def test_near_repetition_is_judged_as_soon_as_there_is_enough_of_it() -> None:
+    """In Korean the window is full a little after the first look; the next one is not half a page later."""
+    lines = (
+        "바로 실행합니다.",
+        "실행하겠습니다.",
+        "린트를 실행합니다.",
+        "확인합니다.",
+        "린트 확인합니다.",
+        "lint를 실행하겠습니다.",
+    )
+    text = "수정은 끝났습니다. 다음으로 린트를 확인합니다.\n" + "".join(
+        f"okay, {lines[n * n % 13 % 6]}\n" for n in range(90)
+    )
+    session = LoopGuard().session()
+    session.before_model_call()
+    found = [session.feed_text(text[at : at + 16]) for at in range(0, len(text), 16)]
+    first = next(verdict for verdict in found if verdict is not None)
+    assert first.char is not None
+    assert first.char <= 1216
