@@ -13,9 +13,9 @@ import multiprocessing
 import multiprocessing.synchronize
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
+from healthy_run import ROUNDS, asked_in, found_for, serve
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import BaseChatModel
@@ -27,9 +27,6 @@ from rich.console import Console
 from rich.table import Table
 
 from loopguard_core import LoopGuard
-from loopguard_core.testing import ChatRequest, Reply, ScriptedCall, ScriptedServer
-
-ROUNDS = 40
 
 
 class Passive(AgentMiddleware[Any, Any, Any]):
@@ -59,7 +56,7 @@ class Scripted(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         done = sum(isinstance(message, AIMessage) for message in messages)
-        calls = [{"name": "search", "args": {"query": f"question {done}"}, "id": f"c{done}"}] if done < ROUNDS else []
+        calls = [{"name": "search", "args": asked_in(done), "id": f"c{done}"}] if done < ROUNDS else []
         usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
         message = AIMessage(content="", tool_calls=calls, usage_metadata=usage)
         return ChatResult(generations=[ChatGeneration(message=message)])
@@ -68,21 +65,7 @@ class Scripted(BaseChatModel):
 @tool
 def search(query: str) -> str:
     """Search."""
-    return f"result for {query}"
-
-
-def persona(request: ChatRequest) -> Reply:
-    """The scripted model again, as a server."""
-    if request.number > ROUNDS:
-        return Reply(text="done")
-    return Reply(tool_calls=(ScriptedCall("search", {"query": f"question {request.number}"}),))
-
-
-def serve(connection: Connection) -> None:
-    """Run the server until the other side hangs up."""
-    with ScriptedServer(persona) as server:
-        connection.send(server.base_url)
-        connection.recv()
+    return found_for(query)
 
 
 def per_round(model: BaseChatModel, middleware: list[AgentMiddleware[Any, Any, Any]]) -> float:

@@ -14,7 +14,6 @@ import json
 import multiprocessing
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import agents
@@ -30,6 +29,7 @@ from agents import (
     Usage,
     function_tool,
 )
+from healthy_run import ROUNDS, asked_in, found_for, serve
 from loopguard_openai_agents import GuardedRunner, LoopGuardHooks
 from openai import AsyncOpenAI
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
@@ -37,9 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loopguard_core import LoopGuard
-from loopguard_core.testing import ChatRequest, Reply, ScriptedCall, ScriptedServer
 
-ROUNDS = 40
 MAX_TURNS = 2 * ROUNDS
 
 
@@ -55,7 +53,7 @@ class Scripted(Model):
         done = 0 if isinstance(input, str) else sum(item.get("type") == "function_call" for item in input)
         usage = Usage(requests=1, input_tokens=10, output_tokens=5, total_tokens=15)
         if done < ROUNDS:
-            arguments = json.dumps({"query": f"question {done}"})
+            arguments = json.dumps(asked_in(done))
             asked = ResponseFunctionToolCall(
                 type="function_call", name="search", arguments=arguments, call_id=f"c{done}", id=f"f{done}"
             )
@@ -83,21 +81,7 @@ class Provider(ModelProvider):
 @function_tool
 def search(query: str) -> str:
     """Search."""
-    return f"result for {query}"
-
-
-def persona(request: ChatRequest) -> Reply:
-    """The scripted model again, as a server."""
-    if request.number > ROUNDS:
-        return Reply(text="done")
-    return Reply(tool_calls=(ScriptedCall("search", {"query": f"question {request.number}"}),))
-
-
-def serve(connection: Connection) -> None:
-    """Run the server until the other side hangs up."""
-    with ScriptedServer(persona) as server:
-        connection.send(server.base_url)
-        connection.recv()
+    return found_for(query)
 
 
 Run = Callable[[Agent[Any], RunConfig], Awaitable[Any]]
