@@ -2,9 +2,8 @@
 
 A model object that answers in no time, the hardest case there is, and the real client of `llama-index-llms-openai`
 against a scripted server in a process of its own, where it is installed (`pip install llama-index-llms-openai`); each
-streamed and not. The run is a healthy one: every search is for something else, and no detector fires. CPU time of this
-process counts; repeats are interleaved. Of the times the lower quartile is shown, because other load only ever adds;
-what is added is the median of the ratios to the unguarded run just before.
+streamed and not. CPU time of this process counts; repeats are interleaved. Of the times the lower quartile is shown,
+because other load only ever adds; what is added is the median of the ratios to the unguarded run just before.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import statistics
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
+from healthy_run import ROUNDS, asked_in, found_for, serve
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ToolCallBlock
 from llama_index.core.llms import LLM, ChatMessage, ChatResponse, LLMMetadata, TextBlock
@@ -33,20 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 from loopguard_core import LoopGuard
-from loopguard_core.testing import ChatRequest, Reply, ScriptedCall, ScriptedServer
 
-SUBJECTS = (
-    "amber bamboo barley basalt beeswax bronze cashmere cedar chalk cinnamon clay cobalt cocoa copper coral cork "
-    "cotton ebony felt flax glass gold granite hemp hops indigo iron ivory jade jute lacquer lead linen maize marble "
-    "mercury mica nickel nutmeg oak"
-).split()
-ROUNDS = len(SUBJECTS)
 CHUNKS = 10
-
-
-def asked_in(number: int) -> dict[str, str]:
-    """The arguments of the call in that round, from 0: no two rounds ask for the same."""
-    return {"query": f"exports of {SUBJECTS[number]}"}
 
 
 class Scripted(FunctionCallingLLM):
@@ -103,21 +90,7 @@ def _rounds_in(messages: Any) -> int:
 
 async def search(query: str) -> str:
     """Search."""
-    return f"result for {query}"
-
-
-def persona(request: ChatRequest) -> Reply:
-    """The scripted model again, as a server."""
-    if request.number > ROUNDS:
-        return Reply(text="done")
-    return Reply(tool_calls=(ScriptedCall("search", asked_in(request.number - 1)),))
-
-
-def serve(connection: Connection) -> None:
-    """Run the server until the other side hangs up."""
-    with ScriptedServer(persona) as server:
-        connection.send(server.base_url)
-        connection.recv()
+    return found_for(query)
 
 
 # -- hooks that do nothing: what LlamaIndex itself charges for being hooked into ---------------------------------------
