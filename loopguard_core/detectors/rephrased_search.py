@@ -192,17 +192,19 @@ class RephrasedSearch(Detector):
         chains = [chain for _, search in searches for chain in search.chains]
         new, repeats = stream.next(words, chains, number, worked=worked)
         if not repeats:
-            return self._same_results(call, stream)
+            return self._same_results(key, call, stream)
+        about = f"?{key}"
         evidence = {"repeats": repeats, "keywords": len(words), "new_keywords": new, "since_round": stream.since}
         if self._retries is None:
-            return (Finding(repeats, stream.since, identity=call.identity, evidence=evidence),)
-        return (Finding(self._retries.take(), number, identity=call.identity, evidence=evidence),)
+            return (Finding(repeats, stream.since, identity=call.identity, evidence=evidence, about=about),)
+        return (Finding(self._retries.take(), number, identity=call.identity, evidence=evidence, about=about),)
 
-    def _same_results(self, call: ObservedCall, stream: _Stream) -> Sequence[Finding]:
+    def _same_results(self, key: str, call: ObservedCall, stream: _Stream) -> Sequence[Finding]:
         if not stream.stale or self._retries is not None:
             return ()
         evidence = {"searches": stream.stale, "since_round": stream.stale_since}
-        return (Finding(stream.stale, stream.stale_since, call.identity, "same_results", evidence),)
+        about = f"={key}"
+        return (Finding(stream.stale, stream.stale_since, call.identity, "same_results", evidence, about=about),)
 
     def close_round(self, calls: Sequence[ObservedCall]) -> None:
         """Keep what the searches returned, as far as it is wanted for comparing."""

@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopguard_core import Action, Detector, Finding, LoopGuard, Policy, ToolCall, hookimpl
+from loopguard_core import Action, Finding, LoopGuard, ToolCall
 from loopguard_core._outcome import Result
 from loopguard_core._search_query import MAX_KEYWORDS, is_search, keywords, read_search
 from loopguard_core._search_results import MAX_ENTRIES, overlap, result_signature
@@ -263,25 +263,20 @@ def test_words_for_the_model() -> None:
     assert MAX_STREAMS < 10
 
 
-class Adds:
-    """Adds the detector as a plugin would."""
-
-    @hookimpl
-    def detectors(self, policy: Policy) -> list[Detector]:
-        return [RephrasedSearch()]
-
-
 def test_in_a_guard_it_is_noted_and_then_told() -> None:
-    with LoopGuard({"detectors": {"repeated_call": {"enabled": False}}}, plugins=[Adds()]) as guard:
+    """And told once in a streak: each search is another call, what they are about is one question."""
+    with LoopGuard({"detectors": {"repeated_call": {"enabled": False}}}) as guard:
         session = guard.session()
-        actions = []
+        actions, told = [], []
         for n, query in enumerate(
             ["loop guard library", "library loop guard", "guards, loops, libraries", "loop library"]
         ):
-            session.before_model_call()
+            told += session.before_model_call().steer
             session.after_model_call()
             verdict = session.begin_round([ToolCall(f"c{n}", "web_search", {"query": query})])[0].verdict
             actions.append(None if verdict is None or verdict.detector != "rephrased_search" else verdict.action)
             session.record_result(f"c{n}", f"page {n}")
         assert actions == [None, Action.OBSERVE, Action.STEER, Action.STEER]
-        assert "other words" in session.before_model_call().steer[0]
+        (once,) = told
+        assert "other words" in once
+        assert session.before_model_call().steer == ()
