@@ -115,10 +115,11 @@ def delete_command(args: argparse.Namespace) -> int:
     """
     name, address = check_name(args.name), _address(args)
     with open_ledger(address) as ledger, open_keyring(address) as keyring:
-        # The secret first: should the rest fail, nobody spends on a key whose limit is gone.
-        found = [keyring.revoke(name), ledger.delete(name)]
-        if not any(found):
+        if name not in ledger.names() and name not in keyring.names():
             return _not_found(name, ledger.address)
+        # The secret first: should the rest fail, nobody spends on a key whose limit is gone.
+        keyring.revoke(name)
+        ledger.delete(name)
     if args.format == "json":
         print(json.dumps({"name": name, "deleted": True}))
     else:

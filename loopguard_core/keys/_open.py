@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from loopguard_core._policy_errors import shown
 from loopguard_core.keys._errors import LedgerValueError
 from loopguard_core.keys._keyring import Keyring
 from loopguard_core.keys._ledger import DEFAULT_TTL, Ledger
+from loopguard_core.keys._names import shown_name
 from loopguard_core.keys._sqlite import SqliteSecrets, SqliteStore
 from loopguard_core.keys._store import Clock
 
@@ -18,6 +20,7 @@ DEFAULT_STORE = "sqlite:///~/.loopguard/keys.db"
 
 _REDIS = ("redis", "rediss", "unix")
 _SCHEMES = ("sqlite", *_REDIS, "memory")
+_NAME_OF_FILE = re.compile(r"[\w./~-]*")
 
 
 def open_ledger(url: str = DEFAULT_STORE, *, ttl: float = DEFAULT_TTL, clock: Clock | None = None) -> Ledger:
@@ -77,11 +80,7 @@ def _parsed(url: object) -> tuple[str, Path | None]:
         raise LedgerValueError(f"store = {shown(type(url).__name__)}: must be the text of an address: {known}")
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in _SCHEMES:
-        # The address may hold a password, so of it only the scheme is shown.
-        near = difflib.get_close_matches(scheme.lower(), _SCHEMES, n=1) if colon else []
-        what = f"unknown kind of address {shown(scheme)}" if colon else "no address"
-        hint = f"; did you mean {near[0]}://?" if near else ""
-        raise LedgerValueError(f"store: {what}{hint}; write {known}")
+        raise LedgerValueError(_unknown_scheme(scheme, known) if colon else _no_address(url, known))
     if scheme == "sqlite" and rest not in ("/:memory:", ""):
         if not rest.startswith("/") or rest == "/":
             raise LedgerValueError(
@@ -91,3 +90,18 @@ def _parsed(url: object) -> tuple[str, Path | None]:
             raise LedgerValueError(f"store = {shown(url)}: a path must hold printable characters only")
         return scheme, Path(rest[1:])
     return scheme, None
+
+
+def _unknown_scheme(scheme: str, known: str) -> str:
+    # The address may hold a password, so of it only the scheme is shown.
+    near = difflib.get_close_matches(scheme.lower(), _SCHEMES, n=1)
+    hint = f"; did you mean {near[0]}://?" if near else ""
+    return f"store: unknown kind of address {shown(scheme)}{hint}; write {known}"
+
+
+def _no_address(text: str, known: str) -> str:
+    if not _NAME_OF_FILE.fullmatch(text):  # it may hold a password
+        return f"store: no address; write {known}"
+    given = shown_name(text)
+    file = f" (sqlite:///{given[1:-1]} for a file of that name)" if text else ""
+    return f"store = {given}: no address; write {known}{file}"

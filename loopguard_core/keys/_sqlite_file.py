@@ -98,12 +98,16 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view of the file; waits for no writer.
+        """One consistent view of the file; waits for no writer. A missing file is empty, and is not created.
 
         Raises:
             LedgerError: The file cannot be used.
         """
         with self.lock, self._translated():
+            if self._is_missing():
+                with contextlib.closing(_empty()) as nothing:
+                    yield nothing
+                return
             connection = self._connect()
             connection.execute("BEGIN")
             try:
@@ -146,6 +150,12 @@ class SqliteFile:
 
     # -- opening -----------------------------------------------------------------------------------------------
 
+    def _is_missing(self) -> bool:
+        """Whether there is no file yet, in a place where one can be made."""
+        if self._path is None or self._connection is not None or self._path.exists():
+            return False
+        return self._make_directory or self._path.parent.is_dir()
+
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             if self._path is not None:
@@ -175,8 +185,7 @@ class SqliteFile:
         if version == 0 and owner == 0:
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise LedgerError(f"{self.address} is the database of another program; name another file")
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
+            _create_tables(connection)
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
         elif owner != _APPLICATION_ID:
@@ -225,6 +234,17 @@ class SqliteFile:
         if _is(error, sqlite3.SQLITE_CANTOPEN):
             return "cannot be opened; check the path, and the permissions of its directory"
         return f"cannot be used: {error}"
+
+
+def _create_tables(connection: sqlite3.Connection) -> None:
+    for statement in _SCHEMA.split(";"):  # `executescript` would commit first
+        connection.execute(statement)
+
+
+def _empty() -> sqlite3.Connection:
+    connection = sqlite3.connect(_MEMORY, isolation_level=None)
+    _create_tables(connection)
+    return connection
 
 
 def _is(error: sqlite3.Error, *codes: int) -> bool:

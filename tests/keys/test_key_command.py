@@ -138,3 +138,30 @@ def test_names_are_never_read_as_markup(run: Run) -> None:
     run("spend", "[red]x[/red]", "1")
     assert "[red]x[/red]" in run("list")[1]
     assert "[red]x[/red]" in run("show", "[red]x[/red]")[1]
+
+
+def test_looking_creates_nothing(run: Run, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the store's file nor, for the default store, its directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for store in ("sqlite:///budget.db", None):
+        status, out, _ = run("list", store=store)
+        assert (status, out[:11]) == (0, "No keys in ")
+        for command in ("show", "delete"):
+            status, _, err = run(command, "k", store=store)
+            assert status == 1
+            assert "there is no key 'k' in sqlite:///" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_no_address_is_named(run: Run) -> None:
+    status, _, err = run("list", store="nope")
+    assert status == 2
+    assert err.startswith('loopguard: store = "nope": no address; write sqlite:///FILE, redis://HOST/0, ')
+    assert err.endswith(" (sqlite:///nope for a file of that name)\n")
+
+
+def test_a_store_in_a_directory_that_is_not_there_is_an_error(run: Run, tmp_path: pathlib.Path) -> None:
+    status, _, err = run("list", store=f"sqlite:///{tmp_path / 'nope' / 'budget.db'}")
+    assert status == 2
+    assert f"there is no directory {tmp_path / 'nope'}; create it" in err

@@ -163,7 +163,8 @@ def test_a_relative_path_stays_where_it_was_opened(tmp_path: pathlib.Path, monke
     [
         ("redi://:hunter2@host/0", r'unknown kind of address "redi"; did you mean redis://\?'),
         ("postgres://u:hunter2@h/db", 'unknown kind of address "postgres"; write sqlite:///FILE'),
-        ("budget.db", "no address; write sqlite:///FILE"),
+        ("budget.db", 'store = "budget.db": no address; write sqlite:///FILE'),
+        (":hunter2@host", "^store: no address; write sqlite:///FILE"),
         ("sqlite://budget.db", "names no file; write sqlite:///FILE"),
         ("sqlite:///", "names no file"),
         ("sqlite:///a\nb", "printable"),
