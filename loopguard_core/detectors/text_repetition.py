@@ -79,6 +79,8 @@ class TextRepetition(Detector):
         self._since = {"near": 0, "passage": 0}
         self._message = 1
         self._running: dict[str, ChannelText] = {}
+        # What is too short to be looked at: most messages beside calls never get longer.
+        self._short: dict[str, str] = {}
         self._cut = False
 
     @classmethod
@@ -110,6 +112,10 @@ class TextRepetition(Detector):
         if text is None:
             if channel not in self._channels:
                 return None
+            delta = self._short.pop(channel, "") + delta
+            if len(delta) < BLOCK:
+                self._short[channel] = delta
+                return None
             text = self._running[channel] = ChannelText(self._min_chars, self._passage)
         if self._cut:
             return None
@@ -134,8 +140,8 @@ class TextRepetition(Detector):
 
     def begin_message(self) -> None:
         """A new message: whatever is left of one that broke off is dropped."""
-        if self._running:
-            self._running = {}
+        if self._running or self._short:
+            self._running, self._short = {}, {}
             self._message += 1
         self._cut = False
 

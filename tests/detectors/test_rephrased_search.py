@@ -267,7 +267,8 @@ def test_in_a_guard_it_is_noted_and_then_told() -> None:
     """And told once in a streak: each search is another call, what they are about is one question."""
     with LoopGuard({"detectors": {"repeated_call": {"enabled": False}}}) as guard:
         session = guard.session()
-        actions, told = [], []
+        actions: list[Any] = []
+        told: list[str] = []
         for n, query in enumerate(
             ["loop guard library", "library loop guard", "guards, loops, libraries", "loop library"]
         ):
