@@ -18,7 +18,6 @@ from langchain.agents.middleware.types import (
     PrivateStateAttr,
     ToolCallRequest,
 )
-from langchain.chat_models import init_chat_model
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.channels.untracked_value import UntrackedValue
@@ -34,6 +33,7 @@ from loopguard_langchain._ending import Ending
 from loopguard_langchain._invocations import Invocations, Run
 from loopguard_langchain._model_call import ModelCall
 from loopguard_langchain._stop import LoopGuardStop
+from loopguard_langchain._stronger import StrongerModel
 from loopguard_langchain._surfaces import MIDDLEWARE
 
 ExitBehavior = Literal["end", "error"]
@@ -68,6 +68,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
 
     Raises:
         PolicyError: The policy cannot be used.
+        TypeError: `escalate_model` is neither a chat model nor a name.
+        ValueError: `exit_behavior` is neither of the two.
     """
 
     state_schema = LoopGuardState
@@ -84,9 +86,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self.guard: LoopGuard = as_guard(guard)
         how = self.guard.policy.on_stop.how
         self._how = how if exit_behavior is None else {"end": "end", "error": "raise"}[exit_behavior]
-        self._escalate_model = escalate_model
-        self._strong: dict[str, BaseChatModel] = {}
-        self._invocations = Invocations(self.guard, _label(escalate_model))
+        self._stronger = StrongerModel(escalate_model)
+        self._invocations = Invocations(self.guard, self._stronger.label)
         self.guard.attach(MIDDLEWARE, escalation=escalate_model is not None)
 
     # -- the run -----------------------------------------------------------------------------------------------
@@ -190,14 +191,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         return run
 
     def _call(self, run: Run, request: ModelRequest[Any]) -> ModelCall:
-        return ModelCall(self.guard, run.session, request, self._strong_model, shows_stop=self._how != "answer")
-
-    def _strong_model(self, name: str) -> BaseChatModel:
-        if isinstance(self._escalate_model, BaseChatModel):
-            return self._escalate_model
-        if name not in self._strong:
-            self._strong[name] = init_chat_model(name)
-        return self._strong[name]
+        return ModelCall(self.guard, run.session, request, self._stronger.model, shows_stop=self._how != "answer")
 
     def _judged(
         self, run: Run, call: ModelCall, response: ModelResponse[Any] | None
@@ -222,9 +216,8 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         calls = translate.calls_of(message)
         translate.annotate(calls, call.request.tools)
         decisions = run.session.begin_round(calls)
-        for answer in rounds.answers(
-            response
-        ):  # calls the model node answers itself, such as invalid structured output
+        # Calls the model node answers itself, such as invalid structured output.
+        for answer in rounds.answers(response):
             run.session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
         refused = [(call, d.message or "") for call, d in zip(calls, decisions, strict=True) if d.blocked]
         run.refused = {call.id: [text, rounds.judged(call.name, call.arguments)] for call, text in refused}
@@ -306,9 +299,3 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         else:
             return
         self._invocations.forget(run)
-
-
-def _label(model: str | BaseChatModel | None) -> str | None:
-    if isinstance(model, BaseChatModel):
-        return translate.model_name(model) or type(model).__name__
-    return model

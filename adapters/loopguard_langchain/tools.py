@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -65,13 +65,33 @@ def guard_tools(tools: Sequence[BaseTool | Callable[..., Any]], guard: LoopGuard
 
     Raises:
         PolicyError: The policy cannot be used.
+        TypeError: `tools` is no list of tools and functions.
     """
+    given = _checked(tools)
     shared = as_guard(guard)
-    guarded = [_guarded(each if isinstance(each, BaseTool) else as_tool(each), shared) for each in tools]
+    guarded = [_guarded(each if isinstance(each, BaseTool) else as_tool(each), shared) for each in given]
     if guarded:
         refusable(shared).names.update(each.name for each in guarded)
         shared.attach(GUARDED_TOOLS)
     return guarded
+
+
+def _checked(tools: Any) -> list[BaseTool | Callable[..., Any]]:
+    # A single tool can be iterated over, as every pydantic model can: over its fields.
+    if isinstance(tools, BaseTool | str | Mapping) or not isinstance(tools, Iterable):
+        raise TypeError(
+            f"tools = {tools!r:.80}: must be a list of tools or functions, as in guard_tools([search], guard)"
+        )
+    given = list(tools)
+    for place, each in enumerate(given):
+        if isinstance(each, Mapping):
+            raise TypeError(
+                f"tools[{place}] = {each!r:.80}: a tool given as a dict runs at the provider and cannot be guarded;"
+                " leave it out"
+            )
+        if not isinstance(each, BaseTool) and not callable(each):
+            raise TypeError(f"tools[{place}] = {each!r:.80}: must be a tool, or a function to make one of")
+    return given
 
 
 def _guarded(tool: BaseTool, guard: LoopGuard) -> BaseTool:

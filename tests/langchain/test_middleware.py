@@ -712,6 +712,14 @@ def test_an_exit_behavior_there_is_not_is_an_error():
         LoopGuardMiddleware(exit_behavior="continue")
 
 
+@pytest.mark.parametrize("wrong", [7, "", object(), ScriptedModel])
+def test_a_stronger_model_that_is_none_is_named_at_once(wrong):
+    with pytest.raises(TypeError) as caught:
+        LoopGuardMiddleware(escalate_model=wrong)
+    said = str(caught.value)
+    assert said.startswith(f"escalate_model = {wrong!r:.80}: must be a chat model, or a name for init_chat_model")
+
+
 @both_ways
 def test_one_middleware_may_serve_several_agents(way):
     seen = watched()

@@ -349,3 +349,20 @@ class TestAgentInATool:
         last, answer = graph.get_state(config).values["messages"][-2:]
         assert answer.tool_call_id == last.tool_calls[0]["id"]
         assert "A nested run was ended" in answer.content
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        (3, "tools = 3: must be a list of tools or functions"),
+        (search, "tools = StructuredTool"),
+        ("search", "tools = 'search': must be a list"),
+        (lambda: 1, "tools = <function"),
+        (None, "tools = None: must be a list"),
+        ([search, 7], r"tools\[1\] = 7: must be a tool, or a function"),
+        ([{"type": "web_search"}], r"tools\[0\] = .* runs at the provider and cannot be guarded; leave it out"),
+    ],
+)
+def test_what_is_no_list_of_tools_is_named(tools, said):
+    with pytest.raises(TypeError, match=said):
+        guard_tools(tools, "default")
