@@ -75,6 +75,10 @@ ADVICE: Mapping[str, Advice] = MappingProxyType(
             "The same steps in the same order lead to the same place.",
             f"Leave out one of the steps, change what goes into it, or take another route; {_EXPLAIN}.",
         ),
+        "cycle.figures": Advice(
+            "Looking at the same things again shows that they are there.",
+            f"Say what you make of what you have seen, change something before the next look, {_EXPLAIN}.",
+        ),
         "cycle.poll": Advice(
             "What is waited for has not moved.",
             "Wait longer before you look again, do other work meanwhile, or tell the user what is still running.",

@@ -62,7 +62,8 @@ class Cycle(Detector):
             asked = f"`{tool}` was requested with the same arguments {finding.streak} times"
             return f"{asked}, other calls between, with the same result"
         steps = f"`{tool}` is part of the same {length} steps in the same order"
-        return f"{steps}, {finding.streak} times over, with the same results"
+        found = "and nothing but figures changed" if finding.kind == "figures" else "with the same results"
+        return f"{steps}, {finding.streak} times over, {found}"
 
     def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
         """Look for the shortest cycle this round goes on with."""

@@ -104,6 +104,8 @@ class RepeatedCall(Detector):
             return asked + ("" if finding.evidence.get("interface") else " and returned something else each time")
         if finding.kind == "poll":
             return asked + " and what it asks about did not change"
+        if finding.kind == "picture":
+            return asked + " and the picture it returned looks the same"
         if finding.kind == "transient":
             return asked + " and failed in the same way"
         return asked + ("" if self._history is None else " and its result did not change")
