@@ -53,7 +53,11 @@ HOLE = "\0"
 
 MAX_USER_OUTPUT = 128 * 1024
 
-PICTURE = re.compile(r"\bimage/(?:png|jpe?g|webp|gif|bmp)\b|\w\.(?:png|jpe?g|webp|gif|bmp)\b", re.IGNORECASE)
+PICTURE = re.compile(
+    r"\bimage/(?:png|jpe?g|webp|gif|bmp)\b"
+    r"|\w\.(?:png|jpe?g|webp|gif|bmp)\b(?=.{0,200}\b(?:bytes|md5|sha\d|width|height|pixels|\d{2,5}x\d{2,5})\b)",
+    re.IGNORECASE | re.DOTALL,
+)
 """What shows that a result is, or describes, a picture."""
 
 # A field in any notation, with its value: `"messageId": "m0"`, `pid=4000`, `session: calm-river`.

@@ -399,6 +399,12 @@ class TestPictures:
         found = [run("screenshot", {}, "[image/png 1280x720, 83096 bytes, sha256:fdd10003]") for _ in range(6)]
         assert first_at(actions(found)) == {"observe": 2, "block": 3, "stop": 6}
 
+    def test_a_page_that_names_a_picture_is_none(self) -> None:
+        run = Run(REPEATED)
+        page = '<img src="logo.png"> The invoice is paid. Served at 2026-11-30T16:25:2{n}Z'
+        found = [run("fetch_page", {"url": "https://a.example"}, page.replace("{n}", str(n))) for n in range(6)]
+        assert first_at(actions(found)) == {"observe": 2, "block": 3, "stop": 6}
+
     def test_a_step_between_two_is_a_reason_to_look(self) -> None:
         run = Run(REPEATED)
         found = []
