@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 import time
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,31 +16,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loopguard_core import _unseen
 from loopguard_core._allowed import Allowed
-from loopguard_core._budget import Budget
-from loopguard_core._built_in import BUILT_IN
-from loopguard_core._calls import Identifier
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._faults import Faults
-from loopguard_core._history import History
-from loopguard_core._identity import display_name
 from loopguard_core._limits import ActiveClock
-from loopguard_core._money import Money
 from loopguard_core._plugins import PluginInfo, Plugins
 from loopguard_core._policy import Policy
 from loopguard_core._policy_file import apply_environment, load_policy, resolve_policy
-from loopguard_core._policy_parts import KeySettings
-from loopguard_core._prices import warm_soon
-from loopguard_core._scoring import Scorer
 from loopguard_core._session import Session
+from loopguard_core._session_maker import SessionMaker
 from loopguard_core._session_state import Origin, SessionState
-from loopguard_core._surface import ANYWHERE, Surface
-from loopguard_core._traits import Nature
-from loopguard_core._types import Action, EndReason, Usage
-from loopguard_core.detectors import Detector
-from loopguard_core.detectors._retries import Retries
+from loopguard_core._surface import Surface
+from loopguard_core._types import Action, EndReason
 
 if TYPE_CHECKING:
-    from loopguard_core.keys._source import Claim, KeySource
+    from loopguard_core.keys._source import KeySource
 
 logger = logging.getLogger("loopguard")
 
@@ -51,9 +38,6 @@ PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 
 MAX_PAUSED = 10_000
 """Paused sessions kept alive; older ones go on from their saved state."""
-
-_process_key = secrets.token_bytes(16)
-"""Keys fingerprints that leave this process, where the policy names no key."""
 
 
 class LoopGuard:
@@ -97,21 +81,13 @@ class LoopGuard:
         self.plugins.register_all(plugins)
         self.plugins.load_entry_points(self.policy.plugins)
         self.plugins.register_callables(doom_loop_detected=on_loop, session_end=on_end, post_model_call=on_model_call)
-        # Arguments alone need no memory of results: that is the reference, to the letter and at its price.
-        alone = [name for name in BUILT_IN if self.policy.detector_enabled(name)] == ["repeated_call"]
-        self._wants_history = not alone or self.policy.outcomes == "aware"
         self._lock = threading.Lock()
         self._live: dict[str, Session] = {}
         self._paused: OrderedDict[str, None] = OrderedDict()
         self._attached: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._allowed = Allowed()
-        self._natures: dict[tuple[str, Any], Nature] = {}
-        self._keys: KeySource | None = None
-        if self.enabled and self.policy.key is not None:
-            self._keys = self._key_source(self.policy.key)
-        elif self.enabled and self.policy.limits.cost is not None:
-            warm_soon()
+        self._maker = SessionMaker(self, self._allowed)
         for hazard in self.policy.hazards():
             logger.warning("policy: %s", hazard)
         if not self.enabled:
@@ -177,7 +153,7 @@ class LoopGuard:
             framework_run_id=framework_run_id,
         )
         # Outside the lock: hooks and detectors of third parties are called here.
-        session = self._new_session(origin, outer, surface, escalation_model, key)
+        session = self._maker.session(origin, outer, surface, escalation_model, key)
         if state is not None:
             session.restore(state)
         with self._lock:
@@ -194,81 +170,6 @@ class LoopGuard:
             self._paused.pop(id, None)
         if session is not None:
             session._close_money()  # noqa: SLF001  # no part of what adapters call
-
-    def _new_session(
-        self,
-        origin: Origin,
-        parent: Session | None,
-        surface: Surface | None,
-        escalation_model: str | None,
-        key: str | Sequence[str] | None,
-    ) -> Session:
-        policy = self.policy
-        if escalation_model is None:
-            escalation_model = policy.escalation.models.get(origin.adapter or "default")
-        perform = partial((surface or ANYWHERE).perform, escalation=escalation_model is not None)
-        identifier = Identifier(
-            policy, self.plugins, lambda label, text: self.faults.note(label, text=text), self._natures
-        )
-        history = History()
-        detectors = self._detectors(history)
-        scorer = Scorer(
-            policy,
-            identifier,
-            detectors,
-            self.faults,
-            perform,
-            self._fingerprint_key(),
-            self._allowed,
-            history if self._wants_history else None,
-        )
-        claims = self._claims(parent, key) if self.enabled else ()
-        outer = None if parent is None else parent.budget
-        budget = Budget(policy.limits, self.new_clock(), outer, keyed=bool(claims))
-        return Session(
-            self,
-            origin,
-            parent=parent,
-            scorer=scorer,
-            budget=budget,
-            escalation_model=escalation_model,
-            money=self._money(budget, claims, parent) if self.enabled and budget.counts_usage else None,
-        )
-
-    def _claims(self, parent: Session | None, key: str | Sequence[str] | None) -> tuple[Claim, ...]:
-        """The keys a run spends on: those of the run around it, the policy's, and what the code names."""
-        around = () if parent is None or parent.money is None else tuple(parent.money.claims)
-        if key is None and self.policy.key is None:
-            return around
-        if self._keys is None:
-            self._keys = self._key_source(None)
-        from loopguard_core.keys._source import Claim
-
-        return (*around, Claim(self._keys, self._keys.keys(key)))
-
-    def _money(self, budget: Budget, claims: Sequence[Claim], parent: Session | None) -> Money:
-        unpriced = self.policy.limits.unpriced
-        around = None if parent is None or parent.money is None else parent.money.rate
-        rate = unpriced if isinstance(unpriced, Decimal) else around
-        if not claims:
-            return Money(budget, (), (), rate)
-        from loopguard_core.keys._source import meters_of
-
-        return Money(budget, claims, meters_of(claims), rate)
-
-    def _key_source(self, settings: KeySettings | None) -> KeySource:
-        # Only where there is a key: it loads SQLite, and the price list.
-        from loopguard_core.keys._source import KeySource
-
-        source = KeySource(settings)
-        warm_soon()
-        return source
-
-    def _detectors(self, history: History) -> list[Detector]:
-        policy = self.policy
-        retries = Retries()
-        own = [make(policy, history, retries) for name, make in BUILT_IN.items() if policy.detector_enabled(name)]
-        return own + [d for d in self.plugins.detectors(policy) if policy.detector_enabled(d.name)]
 
     # -- letting through ---------------------------------------------------------------------------------------
 
@@ -326,26 +227,6 @@ class LoopGuard:
             if isinstance(session, Session):
                 self._live.setdefault(session.id, session)
 
-    def check_usage(self, usage: Usage, model: str | None, *, priced: bool) -> None:
-        """Say once that a limit cannot hold because what it counts is not known of a model call.
-
-        Args:
-            usage: What is known.
-            model: The model's name, where known.
-            priced: Whether anybody wants to know the cost.
-        """
-        if self.policy.limits.tokens is not None and usage.total_tokens is None and usage.input_tokens is None:
-            text = "limits.tokens is set, but this model call reported no tokens: they are unknown, not zero"
-            self.faults.note("usage without tokens", text=text)
-        if priced and usage.cost is None:
-            name = "of no known name" if not model else f"({display_name(model)})"
-            text = (
-                f"what a model call {name} spent is unknown, not zero: the provider reported no cost, and there is no"
-                " price for it. The extra `prices` has most models' prices, limits.unpriced gives the others one or"
-                " denies them"
-            )
-            self.faults.note("usage without cost", text=text)
-
     def end_with(self, owner: object, session: Session, reason: Callable[[], EndReason]) -> None:
         """End a session once an object that lives as long as its run is gone, unless it ended before.
 
@@ -370,14 +251,6 @@ class LoopGuard:
         """Count something that is tolerated and not worth a log line."""
         with self._lock:
             self._counts[label] += 1
-
-    def _fingerprint_key(self) -> bytes | None:
-        privacy = self.policy.privacy
-        if privacy.plain_fingerprints:
-            return None
-        if privacy.fingerprint_key is not None:
-            return privacy.fingerprint_key.get_secret_value().encode("utf-8")[:64]
-        return _process_key
 
     def key_to_save(self, key: bytes | None) -> str | None:
         """The key of a process travels in saved state; a policy's does not."""
@@ -410,6 +283,10 @@ class LoopGuard:
         self.plugins.background.drain(timeout)
         if self._keys is not None:
             self._keys.ledger.close()
+
+    @property
+    def _keys(self) -> KeySource | None:
+        return self._maker.keys
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from loopguard_core._bounded import call_key
 from loopguard_core._events import DoomLoopDetected, ResultRecorded, RoundJudged
 from loopguard_core._round_events import judged_calls, recorded_result
 from loopguard_core._scoring import RANK, ScoredRound
-from loopguard_core._session_state import SessionState
+from loopguard_core._session_saving import SessionSaving
 from loopguard_core._spending import Shadow
 from loopguard_core._types import Action, Decision, Stop, ToolCall, Verdict
 from loopguard_core.detectors import ObservedCall
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _VERDICT_FIELDS = dataclasses.fields(Verdict)
 
 
-class SessionHooks(SessionState):
+class SessionHooks(SessionSaving):
     """The state of one run, with the plugins beside it."""
 
     _user_spoke = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from loopguard_core._events import PostModelCall
+from loopguard_core._identity import display_name
 from loopguard_core._key_limit import is_key_limit
 from loopguard_core._money import key_stop, provider_stop
 from loopguard_core._prices import warm
@@ -189,8 +190,22 @@ class SessionModelCalls(SessionText):
         self.budget.add(used)
         if money.prices and used.cost is None:
             self.budget.add_unpriced()
-        self._guard.check_usage(used, model, priced=money.prices)
+        self._check_usage(used, model, priced=money.prices)
         return used
+
+    def _check_usage(self, usage: Usage, model: str | None, *, priced: bool) -> None:
+        """Say once that a limit cannot hold because what it counts is not known of a model call."""
+        if self._guard.policy.limits.tokens is not None and usage.total_tokens is None and usage.input_tokens is None:
+            text = "limits.tokens is set, but this model call reported no tokens: they are unknown, not zero"
+            self.faults.note("usage without tokens", text=text)
+        if priced and usage.cost is None:
+            name = "of no known name" if not model else f"({display_name(model)})"
+            text = (
+                f"what a model call {name} spent is unknown, not zero: the provider reported no cost, and there is no"
+                " price for it. The extra `prices` has most models' prices, limits.unpriced gives the others one or"
+                " denies them"
+            )
+            self.faults.note("usage without cost", text=text)
 
     def model_call_failed(self, error: BaseException | None = None) -> None:
         """A model call failed: a retry follows or the run dies. On an event loop this does not wait for a store.
