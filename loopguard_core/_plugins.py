@@ -18,23 +18,13 @@ from loopguard_core._errors import PluginError
 from loopguard_core._events import DoomLoopDetected, PostModelCall, ResultRecorded, RoundJudged, SessionEnd
 from loopguard_core._faults import Faults
 from loopguard_core._hookspec import PROJECT
-from loopguard_core._plugin_checks import (
-    HOOKS,
-    not_installed,
-    one_argument,
-    required_arguments,
-    suggestion,
-    unusable_detector,
-)
+from loopguard_core._plugin_checks import HOOKS, checked_hooks, not_installed, one_argument, unusable_detector
 from loopguard_core._types import Action
 from loopguard_core.detectors import Detector
 
 if TYPE_CHECKING:
     from loopguard_core._policy import Policy
     from loopguard_core._session import Session
-
-OBSERVERS = frozenset({"session_end", "post_model_call", "round_judged", "result_recorded"})
-"""Hooks whose result is not used; only these may be `async def`."""
 
 ENTRY_POINT_GROUP = "loopguard"
 
@@ -92,7 +82,7 @@ class Plugins:
         label = name or _label(plugin)
         if inspect.isclass(plugin):
             raise PluginError(f"plugin {label}: this is a class; register an instance, {plugin.__name__}()")
-        hooks = self._checked_hooks(plugin, label)
+        hooks = checked_hooks(self._manager, plugin, label)
         try:
             self._manager.register(plugin, name=f"{label} (number {len(self._info) + 1})")
             self._manager.check_pending()
@@ -158,41 +148,6 @@ class Plugins:
             except Exception as error:
                 raise PluginError(f"plugins: {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
             self.register(plugin() if inspect.isclass(plugin) else plugin, name=name, origin="entry point")
-
-    def _checked_hooks(self, plugin: object, label: str) -> list[str]:
-        hooks: list[str] = []
-        for attribute in dir(plugin):
-            options = self._manager.parse_hookimpl_opts(plugin, attribute)
-            if options is None:
-                continue
-            hook = options.get("specname") or attribute
-            if hook not in HOOKS:
-                raise PluginError(f"plugin {label}: there is no hook {hook!r}; {suggestion(hook)}")
-            function = getattr(plugin, attribute)
-            if options.get("wrapper") or options.get("hookwrapper"):
-                raise PluginError(f"plugin {label}: {hook} is a wrapper; loopguard calls implementations one by one")
-            if hook not in OBSERVERS and (
-                inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-            ):
-                raise PluginError(
-                    f"plugin {label}: {hook} must be a plain `def`, because its result decides; "
-                    f"only {' and '.join(sorted(OBSERVERS))} may be `async def`"
-                )
-            given = tuple(getattr(self._manager.hook, hook).spec.argnames)
-            unknown = [name for name in required_arguments(function) if name not in given]
-            if unknown:
-                fix = f"def {attribute}({', '.join(('self', *given))})"
-                raise PluginError(f"plugin {label}: {hook} is given no argument {unknown[0]!r}; write {fix}")
-            hooks.append(hook)
-        if not hooks:
-            undecorated = [hook for hook in HOOKS if callable(getattr(plugin, hook, None))]
-            hint = f"decorate {undecorated[0]} with @hookimpl" if undecorated else f"hooks are {', '.join(HOOKS)}"
-            if inspect.isfunction(plugin):
-                hint = "pass a plain function as on_loop=, on_end= or on_model_call="
-            elif isinstance(plugin, str):
-                hint = f"plugins of installed packages are named in the policy: plugins = [{plugin!r}]"
-            raise PluginError(f"plugin {label}: it implements no hook; {hint}")
-        return hooks
 
     @property
     def registered(self) -> tuple[PluginInfo, ...]:
