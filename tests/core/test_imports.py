@@ -95,8 +95,6 @@ def test_the_core_imports_nothing_but_the_standard_library_and_its_four_dependen
         for name, files in top_levels(CORE).items()
         if name not in {CORE, "__future__", *REQUIRED} and name not in sys.stdlib_module_names
     }
-    # Only pytest itself imports the plugin with its fixtures.
-    assert foreign.pop("pytest", None) in (None, {"loopguard_core/testing/pytest_plugin.py"})
     # Each of these is an extra, loaded only once a policy asks for what it does.
     assert foreign.pop("redis", None) in (None, {"loopguard_core/keys/_redis.py"})
     assert foreign.pop("genai_prices", None) in (None, {"loopguard_core/_prices.py"})

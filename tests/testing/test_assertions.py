@@ -10,6 +10,7 @@ from loopguard_core.testing import Recorder, assert_no_loop
 
 pytest_plugins = ["pytester"]
 
+BARE = ("-p", "no:cacheprovider", "-p", "no:asyncio")
 CASES = pathlib.Path(__file__).parent.parent / "data" / "cases"
 
 
@@ -63,4 +64,22 @@ def test_the_fixtures_are_there_without_an_import(pytester: pytest.Pytester) -> 
             assert loopguard_recorder.loops == []
         """
     )
-    pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    pytester.runpytest(*BARE).assert_outcomes(passed=1)
+
+
+def test_pytest_starts_without_the_core(pytester: pytest.Pytester) -> None:
+    """It costs every start half a second, and coverage of the core, unless a fixture is asked for."""
+    pytester.makepyfile(
+        """
+        import sys
+
+        AT_START = "loopguard_core" in sys.modules
+
+        def test_it(request):
+            assert not AT_START
+            assert "loopguard_core" not in sys.modules
+            request.getfixturevalue("assert_no_loop")
+            assert "loopguard_core" in sys.modules
+        """
+    )
+    pytester.runpytest_subprocess(*BARE).assert_outcomes(passed=1)
