@@ -63,6 +63,7 @@ class AssistantMessage:
         finish_reason: The provider's, where it was recorded.
         usage: What the model call used, where it was recorded.
         model: The model that answered, where it was recorded.
+        agent: The agent that speaks, where several do.
     """
 
     content: str = ""
@@ -71,6 +72,7 @@ class AssistantMessage:
     finish_reason: str | None = None
     usage: Usage | None = None
     model: str | None = None
+    agent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

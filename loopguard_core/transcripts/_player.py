@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loopguard_core._guard import LoopGuard
 from loopguard_core._outcome import OWN_WORDS
@@ -84,75 +84,143 @@ def guard_for_replay(policy: Policy, *, plugins: Iterable[object] = ()) -> LoopG
 def play(transcript: Transcript, guard: LoopGuard) -> Replayed:
     """Play a whole recording, also past a refusal or a stop: what was recorded is what happened.
 
+    Where several agents speak by name, each is a run of its own, as the adapters make them: that four of them read one
+    file is no loop.
+
     Args:
         transcript: The recording.
         guard: Usually one of `guard_for_replay`; it serves any number of recordings.
     """
-    session = guard.session(framework_run_id=transcript.id)
-    player = _Player(session)
+    player = _Player(transcript, guard)
     for message in transcript.messages:
         if isinstance(message, AssistantMessage):
             player.assistant(message)
         elif isinstance(message, ToolResult):
-            session.record_result(message.call_id, message.output, message.is_error)
+            player.result(message)
         elif _SUMMARY.search(message.content, 0, _HEAD):
-            session.compacted()
+            player.compacted()
         elif isinstance(message, UserMessage) and not message.content.lstrip().startswith(_NOT_THE_USER):
-            session.user_turn()
-    end = session.end()
-    return Replayed(
-        id=transcript.id,
-        rounds=player.rounds,
-        messages=player.messages,
-        ended=end.reason,
-        verdicts=tuple(player.verdicts),
-        stop=session.stop,
-        stop_round=player.stop_round,
-        answered=player.messages if player.answered is None else player.answered,
-        told=player.told,
-    )
+            player.user_turn()
+    return player.replayed()
+
+
+class _Run:
+    """What one agent has done so far.
+
+    Attributes:
+        session: Its session.
+        rounds: The number in the recording of each of its rounds.
+        messages: The same of its messages.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.rounds = [0]
+        self.messages = [0]
+
+    def placed(self, verdict: Verdict) -> Verdict:
+        """A verdict with the recording's numbers."""
+        evidence = dict(verdict.evidence)
+        if isinstance(at := evidence.get("at_rounds"), list):
+            evidence["at_rounds"] = [self._round(number) for number in at]
+        if verdict.channel is None and isinstance(since := evidence.get("since_round"), int):
+            evidence["since_round"] = self._round(since)
+        message = self.messages[min(verdict.message_index, len(self.messages) - 1)]
+        return replace(verdict, round=self._round(verdict.round), message_index=message, evidence=evidence)
+
+    def _round(self, number: int) -> int:
+        return self.rounds[min(number, len(self.rounds) - 1)]
 
 
 class _Player:
-    """Plays assistant messages and gathers what the session says."""
+    """Plays messages and gathers what the sessions say."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.rounds = 0
-        self.messages = 0
-        self.verdicts: list[Verdict] = []
-        self.stop_round: int | None = None
-        self.answered: int | None = None
-        self.told: dict[int, tuple[str, ...]] = {}
+    def __init__(self, transcript: Transcript, guard: LoopGuard) -> None:
+        self._guard = guard
+        self._id = transcript.id
+        speakers = {message.agent for message in transcript.messages if isinstance(message, AssistantMessage)}
+        self._apart = len(speakers - {None}) > 1
+        self._runs: dict[str | None, _Run] = {}
+        self._asked: dict[str, _Run] = {}
+        self._rounds = self._messages = 0
+        self._verdicts: list[Verdict] = []
+        self._stop: Stop | None = None
+        self._stop_round: int | None = None
+        self._answered: int | None = None
+        self._told: dict[int, tuple[str, ...]] = {}
+
+    def _run(self, agent: str | None) -> _Run:
+        agent = agent if self._apart else None
+        run = self._runs.get(agent)
+        if run is None:
+            run = self._runs[agent] = _Run(self._guard.session(agent=agent, framework_run_id=self._id))
+        return run
 
     def assistant(self, message: AssistantMessage) -> None:
         """One model call and the round it asks for."""
-        session = self._session
+        run = self._run(message.agent)
+        session = run.session
         directive = session.before_model_call(message.model)
-        self._note_stop()
-        self.messages += 1
+        self._note_stop(run)
+        self._messages += 1
+        run.messages.append(self._messages)
         if directive.steer:
-            self.told[self.messages] = directive.steer
-        self._feed(message.reasoning, "reasoning")
-        self._feed(message.content, "content")
+            self._told[self._messages] = directive.steer
+        self._feed(run, message.reasoning, "reasoning")
+        self._feed(run, message.content, "content")
         session.feed_text("", "content")  # an empty message is known to be empty
         # A recording knows whether calls follow, also where it does not say why the message ended.
         reason = message.finish_reason or ("tool_calls" if message.calls else "stop")
-        self._take((session.end_message(reason),))
+        self._take(run, (session.end_message(reason),))
         session.after_model_call(message.model, message.usage)
         if message.calls:
-            self.rounds += 1
+            self._rounds += 1
+            run.rounds.append(self._rounds)
+            self._asked.update((call.id, run) for call in message.calls)
             decisions = session.begin_round(message.calls)
-            self._take(decision.verdict for decision in decisions if not decision.duplicate)
+            self._take(run, (decision.verdict for decision in decisions if not decision.duplicate))
 
-    def _feed(self, text: str, channel: Channel) -> None:
+    def result(self, message: ToolResult) -> None:
+        """What a call returned, to the agent that made it."""
+        run = self._asked.get(message.call_id) or self._run(None)
+        run.session.record_result(message.call_id, message.output, message.is_error)
+
+    def user_turn(self) -> None:
+        """A user spoke to all of them."""
+        for run in self._runs.values():
+            run.session.user_turn()
+
+    def compacted(self) -> None:
+        """A summary stands in place of what was said."""
+        for run in self._runs.values():
+            run.session.compacted()
+
+    def replayed(self) -> Replayed:
+        """What came of it."""
+        if not self._runs:
+            self._run(None)  # an empty recording is a run, too
+        ends = [run.session.end() for run in self._runs.values()]
+        stopped = [end for end in ends if end.reason != "complete"]
+        return Replayed(
+            id=self._id,
+            rounds=self._rounds,
+            messages=self._messages,
+            ended=(stopped or ends)[0].reason,
+            verdicts=tuple(self._verdicts),
+            stop=self._stop,
+            stop_round=self._stop_round,
+            answered=self._messages if self._answered is None else self._answered,
+            told=self._told,
+        )
+
+    def _feed(self, run: _Run, text: str, channel: Channel) -> None:
         for start in range(0, len(text), _PIECE):
-            self._take((self._session.feed_text(text[start : start + _PIECE], channel),))
+            self._take(run, (run.session.feed_text(text[start : start + _PIECE], channel),))
 
-    def _take(self, verdicts: Iterable[Verdict | None]) -> None:
-        self.verdicts.extend(verdict for verdict in verdicts if verdict is not None)
-        self._note_stop()
+    def _take(self, run: _Run, verdicts: Iterable[Verdict | None]) -> None:
+        self._verdicts.extend(run.placed(verdict) for verdict in verdicts if verdict is not None)
+        self._note_stop(run)
 
-    def _note_stop(self) -> None:
-        if self.stop_round is None and self._session.stop is not None:
-            self.stop_round, self.answered = self.rounds, self.messages
+    def _note_stop(self, run: _Run) -> None:
+        if self._stop_round is None and run.session.stop is not None:
+            self._stop, self._stop_round, self._answered = run.session.stop, self._rounds, self._messages

@@ -199,6 +199,7 @@ class _MessageReader:
             finish_reason=text_or_none(about.get("finish_reason")) or text_or_none(about.get("stop_reason")),
             usage=_usage(message.get("usage_metadata"), about),
             model=text_or_none(about.get("model_name")) or text_or_none(about.get("model")),
+            agent=text_or_none(message.get("name")),
         )
 
     def _calls(self, message: Mapping[str, Any]) -> tuple[ToolCall, ...]:

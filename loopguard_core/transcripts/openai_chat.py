@@ -10,6 +10,7 @@ What recorders do differently is taken as it comes:
 - Arguments stay as they are, so text that may be no JSON.
 - A call without an id gets one from its place: `call-3.1` is the first call of the third assistant message. A result
   without an id answers the next unanswered call, of the same tool where the result names one.
+- The `name` of an assistant message is the agent that speaks.
 - The old `function_call` and the role `function` count as a call and its result; `developer` is `system`; other roles
   are passed over.
 """
@@ -115,6 +116,7 @@ class _MessageReader:
             finish_reason=text_or_none(message.get("finish_reason")),
             usage=usage(message.get("usage"), "prompt_tokens", "completion_tokens"),
             model=text_or_none(message.get("model")) or self._model,
+            agent=text_or_none(message.get("name")),
         )
 
     def _result(self, message: Mapping[str, Any]) -> ToolResult:

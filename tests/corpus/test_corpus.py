@@ -10,9 +10,8 @@ import pytest
 from loopguard_core.cli import main
 
 CORPUS = Path(__file__).parents[2] / "corpus"
-KNOWN = {"adv-long-04-data-migration-chunks", "f17-a-merged-subagents-npm-test"}
-"""A third try after two equal deadlocks: refused by default, let through by preset `patient`. Four agents in one recording,
-told apart by nothing but the name on their messages."""
+KNOWN = {"adv-long-04-data-migration-chunks"}
+"""A third try after two equal deadlocks: refused by default, let through by preset `patient`."""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from loopguard_core.transcripts import (
     Transcript,
     UserMessage,
     guard_for_replay,
+    parse_transcript,
     play,
     read_transcript,
 )
@@ -328,3 +330,46 @@ def test_a_summary_in_place_of_the_conversation_is_no_user(text: str) -> None:
     assert ("block" in dict(actions(looped)).values()) or any(action == "block" for _, action in actions(looped))
     asked = said(*rounds(2), UserMessage("Please summarize the conversation we had."), *rounds(2), guard=guard())
     assert all(action == "observe" for _, action in actions(asked))
+
+
+class TestAgentsByName:
+    """Agents of one recording that speak by name are runs of their own."""
+
+    @staticmethod
+    def read(agents: Iterable[str], guard: LoopGuard) -> Replayed:
+        messages: list[Message] = []
+        for number, agent in enumerate(agents):
+            call = ToolCall(f"c{number}", "read_file", {"path": "package.json"})
+            messages += [AssistantMessage(calls=(call,), agent=agent), ToolResult(call.id, '{"name": "app"}')]
+        return said(*messages, guard=guard)
+
+    def test_each_may_read_the_same_file(self) -> None:
+        assert actions(self.read("abcdefgh", guard())) == []
+
+    def test_one_of_them_that_loops_is_found_where_it_stands(self) -> None:
+        replayed = self.read("abacadaeafag", guard())
+        observed, blocked, *rest = replayed.verdicts
+        assert (observed.round, observed.message_index, observed.action) == (3, 3, Action.OBSERVE)
+        assert (blocked.round, blocked.message_index, blocked.action) == (5, 5, Action.BLOCK)
+        assert blocked.evidence["at_rounds"] == [1, 3, 5]
+        assert replayed.ended == "doom_loop"
+        assert (replayed.stop_round, replayed.answered, replayed.rounds) == (11, 11, 12)
+        assert len(rest) == 3
+
+    def test_one_name_alone_is_one_run(self) -> None:
+        assert (3, "block") in actions(self.read("aaaa", guard()))
+
+    def test_a_chat_has_the_names(self) -> None:
+        messages = [
+            {
+                "role": "assistant",
+                "name": name,
+                "content": "",
+                "tool_calls": [
+                    {"id": f"c{n}", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+                ],
+            }
+            for n, name in enumerate(("ann", "ben", "cid", "dee"))
+        ]
+        transcript = parse_transcript(json.dumps({"messages": messages}).encode())
+        assert actions(play(transcript, guard())) == []
