@@ -7,22 +7,21 @@ fall to observe here, unless the tools ask it (`guard_tools`, `tool_call_wrapper
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
 from loopguard_core import Channel, LoopGuard, PolicyLike, Session, Stop, as_guard, inside
 from loopguard_langchain import _text as text
-from loopguard_langchain import _translate as translate
 from loopguard_langchain._contained import contained
-from loopguard_langchain._conversations import keys_of, response_of, shapes_an_answer, user_spoke
+from loopguard_langchain._conversations import response_of
 from loopguard_langchain._guarded import refusable
-from loopguard_langchain._runs import ModelCall, Run, RunTree, Scope, drain, judging
+from loopguard_langchain._model_runs import ModelRuns
+from loopguard_langchain._runs import Run, RunTree, drain, judging
 from loopguard_langchain._sessions import Sessions
 from loopguard_langchain._stop import LoopGuardStop
 
@@ -66,11 +65,10 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         if on_stop not in ("raise", "drain"):
             raise ValueError(f"on_stop must be 'raise' or 'drain', not {on_stop!r}")
         self.guard: LoopGuard = as_guard(guard)
-        self._on_stop = on_stop
         self._tree = RunTree(self.guard)
         self._sessions = Sessions(self.guard, self._tree)
-        self._refusable = refusable(self.guard)
-        self.guard.attach(self._refusable.surface)
+        self._models = ModelRuns(self.guard, self._sessions, drains=on_stop == "drain")
+        self.guard.attach(refusable(self.guard).surface)
 
     @property
     def ignore_chain(self) -> bool:
@@ -93,7 +91,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         session = self._sessions.asking(run, call_id)
         refused = None if session is None else session.refusal(call_id, tool)
         stop = None if refused is None else self.stopped(parent_run_id, call_id)
-        if stop is not None and run is not None and self._lets_finish(run.scope):
+        if stop is not None and run is not None and self._models.lets_finish(run.scope):
             drain(stop.message)  # elsewhere done as a tool starts, which a refused one never does
         return refused
 
@@ -173,37 +171,11 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             scope.adopted = True
         if scope.adopted:
             return
-        history = messages[0] if messages else []
-        conversation = self._sessions.conversation(run, history, metadata)
-        name, structured = metadata.get("ls_model_name"), shapes_an_answer(kwargs.get("options"))
-        run.model_call = ModelCall(conversation, time.perf_counter(), structured, history, name)
-        session = conversation.session
-        if session is not None:
-            for result in translate.last_round(history)[1]:
-                session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
-            if user_spoke(conversation, history, in_graph=scope.graph or scope.hosted):
-                session.user_turn()
-        session = session or scope.session
-        stop = None if session is None else session.before_model_call(name, *self._most(session, history, kwargs)).stop
+        stop = self._models.begin(run, messages[0] if messages else [], metadata, kwargs)
         if stop is not None:
             error = LoopGuardStop(stop)
             self._failed(run, error)
             raise error
-
-    def _most(
-        self, session: Session, history: Sequence[BaseMessage], given: Mapping[str, Any]
-    ) -> tuple[int | None, int | None]:
-        """Tokens about to be sent, and the most that may come back; unknown where nothing is held against it."""
-        if session.money is None:
-            return None, None
-        settings = given.get("invocation_params") or {}
-        try:
-            sent = text.sent_tokens(history, settings.get("tools") or ())
-        except Exception as error:  # noqa: BLE001  # an odd message; the limit holds without the estimate
-            self.guard.faults.note("estimating tokens", error)
-            return None, None
-        most = (given.get("metadata") or {}).get("ls_max_tokens")
-        return sent, most if type(most) is int else translate.max_tokens(None, settings)
 
     @contained
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **kwargs: Any) -> None:
@@ -211,31 +183,19 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         run = self._tree.get(run_id)
         if run is not None and run.model_call is not None:
             message = getattr(chunk, "message", None)
-            pieces = text.texts_of(message) if isinstance(message, BaseMessage) else text.texts_of_token(token)
-            self._read(run, run.model_call, pieces)
+            self._read(run, text.texts_of(message) if isinstance(message, BaseMessage) else text.texts_of_token(token))
 
     @contained
     def on_stream_event(self, event: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Like `on_llm_new_token`, of LangChain's third kind of stream."""
         run = self._tree.get(run_id)
         if run is not None and run.model_call is not None:
-            self._read(run, run.model_call, text.texts_of_event(event))
+            self._read(run, text.texts_of_event(event))
 
-    def _read(self, run: Run, model_call: ModelCall, pieces: Iterable[tuple[Channel, str]]) -> None:
-        session = model_call.conversation.session
-        if session is None or model_call.structured:
-            return
-        for channel, piece in pieces:
-            model_call.received.append(piece)
-            model_call.heard = True
-            verdict = session.feed_text(piece, channel)
-            if verdict is None or not verdict.abort or session.stop is None or self._lets_finish(run.scope):
-                continue
-            usage = text.estimated_usage(model_call.sent, (), model_call.received, None)
-            session.end_message()
-            session.after_model_call(model_call.model, usage, time.perf_counter() - model_call.started)
-            model_call.conversation.busy, run.model_call = False, None
-            error = LoopGuardStop(session.stop)
+    def _read(self, run: Run, pieces: Iterable[tuple[Channel, str]]) -> None:
+        stop = None if run.model_call is None else self._models.read(run, run.model_call, pieces)
+        if stop is not None:
+            error = LoopGuardStop(stop)
             self._over(run, error)
             raise error
 
@@ -245,52 +205,12 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         run = self._tree.get(run_id)
         if run is None:
             return
-        stop = None if run.model_call is None else self._answered(run.scope, run.model_call, response_of(response))
+        call = run.model_call
+        stop = None if call is None else self._models.answered(run.scope, call, response_of(response))
         error = None if stop is None else LoopGuardStop(stop)
         self._over(run, error)
         if error is not None:
             raise error
-
-    def _answered(self, scope: Scope, model_call: ModelCall, message: AIMessage | None) -> Stop | None:
-        """Count a response and judge the round it asks for.
-
-        Returns:
-            Why the run ends here; None where it goes on, if only to finish its round.
-        """
-        conversation = model_call.conversation
-        conversation.busy = False
-        calls = [] if message is None or model_call.structured else translate.calls_of(message)
-        self._refusable.mark(calls)
-        if calls:
-            self._sessions.claim(scope, conversation)
-        session = conversation.session
-        counting = session or scope.session
-        if counting is None:
-            return None
-        duration = time.perf_counter() - model_call.started
-        if message is None:
-            counting.after_model_call(duration=duration)
-            return None
-        if session is not None and not model_call.structured:
-            _complete(session, message, heard=model_call.heard)
-        counting.after_model_call(translate.model_of(message), translate.usage_of(message), duration)
-        if session is None:
-            conversation.unjudged = calls
-        elif calls:
-            scope.rounds += conversation is scope.main
-            decisions = session.begin_round(calls)
-            over = any(decision.blocked and not call.refusable for call, decision in zip(calls, decisions, strict=True))
-            if over and session.stop is None:
-                # A call over a limit, which cannot be refused here: the limit ends the run.
-                session.before_model_call()
-        if session is not None and session.stop is not None and not self._lets_finish(scope):
-            return session.stop
-        self._sessions.answered(scope, conversation, keys_of(message), asked=bool(calls))
-        return None
-
-    def _lets_finish(self, scope: Scope) -> bool:
-        """Whether a run that is to end may finish its round first."""
-        return self._on_stop == "drain" and (scope.graph or scope.hosted)
 
     @contained
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -300,12 +220,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             self._failed(run, error)
 
     def _failed(self, run: Run, error: BaseException) -> None:
-        if run.model_call is not None:
-            conversation = run.model_call.conversation
-            conversation.busy = False
-            session = conversation.session or run.scope.session
-            if session is not None:
-                session.model_call_failed(error)
+        self._models.failed(run, error)
         self._over(run, error)
 
     # -- tools -------------------------------------------------------------------------------------------------
@@ -324,7 +239,7 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         caller = self._sessions.tool_starts(run, kwargs.get("tool_call_id"))
         if caller is None:
             return
-        if caller.stop is not None and outer is not None and self._lets_finish(outer):
+        if caller.stop is not None and outer is not None and self._models.lets_finish(outer):
             drain(caller.stop.message)
         run.inside = inside(caller)
         run.inside.__enter__()
@@ -348,11 +263,3 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         if run.inside is not None:
             run.inside.__exit__(None, None, None)
         self._over(run, error)
-
-
-def _complete(session: Session, message: AIMessage, *, heard: bool) -> None:
-    if not heard:
-        for channel, piece in text.texts_of(message):
-            session.feed_text(piece, channel)
-        session.feed_text("")  # where there is none, that is known too
-    session.end_message(translate.finish_reason_of(message))
