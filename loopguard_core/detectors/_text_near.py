@@ -76,8 +76,9 @@ class NearRule:
         if not reads_like_prose(text[-_EDGE:]):
             return None
         window = text[-WINDOW:].encode("utf-8", "surrogatepass")[-WINDOW:]
-        if len(window) < WINDOW:  # look again as soon as it is full
-            self.next_look = position + (WINDOW - len(window)) * position // max(1, len(window))
+        if len(window) < WINDOW:
+            if len(window) * 2 > position * 3:  # scripts of several bytes a character: it is full before the next look
+                self.next_look = position + (WINDOW - len(window)) * position // len(window)
             return None
         share = variety(window, _WORTH_WIDE)
         if share <= VARIETY:
