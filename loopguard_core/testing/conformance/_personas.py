@@ -39,6 +39,16 @@ def for_rounds(rounds: int, round_of: Callable[[int], tuple[ScriptedCall, ...]],
     return persona
 
 
+def repeats(rounds: int) -> Persona:
+    """Asks for the same call in each of some rounds, then answers."""
+    return for_rounds(rounds, lambda number: (call(),))
+
+
+def differs(rounds: int) -> Persona:
+    """Asks for another call in each of some rounds, then answers."""
+    return for_rounds(rounds, lambda number: (call(arguments={"n": number}),))
+
+
 def user_text(request: ChatRequest) -> str:
     """What the user said last."""
     said = [text for text in request.texts("user") if MARK not in text]

@@ -73,6 +73,10 @@ class Record:
         ]
         return [text for text in texts if MARK in text]
 
+    def told_counts(self, role: str | None = None) -> list[int]:
+        """How much loopguard put before the model in each request."""
+        return [len(self.told(number, role)) for number in range(1, len(self.requests) + 1)]
+
 
 def unanswered_calls(history: Sequence[Mapping[str, Any]]) -> list[str]:
     """Ids of tool calls without exactly one answer right after them: what makes providers refuse a history."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from loopguard_core._events import DoomLoopDetected
 from loopguard_core._hookspec import hookimpl
 from loopguard_core._types import Action
-from loopguard_core.testing.conformance._personas import DONE, QUERY, call, deaf, for_rounds, user_text
+from loopguard_core.testing.conformance._personas import DONE, QUERY, call, deaf, for_rounds, repeats, user_text
 from loopguard_core.testing.conformance._record import Record, unanswered_calls
 from loopguard_core.testing.conformance._script import Expected, Script
 from loopguard_core.testing.conformance._scripts_loops import full_ladder, timeout
@@ -102,7 +102,7 @@ def _shadow(record: Record, expected: Expected) -> None:
     assert {event.action for event in record.recorder.loops} == {Action.OBSERVE}
     assert [event.proposed.value for event in record.recorder.loops][:2] == ["observe", "block"]
     assert record.end.reason == "complete"
-    assert not any(record.told(number) for number in range(1, len(record.requests) + 1))
+    assert not any(record.told_counts())
 
 
 def _switched_off(record: Record, expected: Expected) -> None:
@@ -205,7 +205,7 @@ CONTROL: tuple[Script, ...] = (
     Script(
         name="a plugin chooses a weaker action",
         rule="A plugin's weaker action replaces the verdict's.",
-        persona=for_rounds(9, lambda n: (call(),)),
+        persona=repeats(9),
         tools={"fetch": timeout},
         plugins=lambda record: _plugins(Weaker),
         check=_weaker,
@@ -231,7 +231,7 @@ CONTROL: tuple[Script, ...] = (
     Script(
         name="shadow mode",
         rule="Preset observe reports what it would have done and does nothing.",
-        persona=for_rounds(9, lambda n: (call(),)),
+        persona=repeats(9),
         tools={"fetch": timeout},
         policy={"preset": "observe"},
         check=_shadow,
@@ -239,7 +239,7 @@ CONTROL: tuple[Script, ...] = (
     Script(
         name="kill switch",
         rule="LOOPGUARD_ENABLED=0 leaves the run as it is without loopguard.",
-        persona=for_rounds(9, lambda n: (call(),)),
+        persona=repeats(9),
         tools={"fetch": timeout},
         environment={"LOOPGUARD_ENABLED": "0"},
         check=_switched_off,
@@ -247,7 +247,7 @@ CONTROL: tuple[Script, ...] = (
     Script(
         name="exempt tool",
         rule="A tool with `loop_key = false` is not judged.",
-        persona=for_rounds(9, lambda n: (call(),)),
+        persona=repeats(9),
         tools={"fetch": timeout},
         policy={"tools": {"fetch": {"loop_key": False}}},
         features=frozenset({"tool_names"}),

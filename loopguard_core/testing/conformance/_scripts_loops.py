@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loopguard_core._types import EndReason
+from loopguard_core.testing.conformance._driver import Turn
 from loopguard_core.testing.conformance._personas import (
     DONE,
     call,
     deaf,
     for_rounds,
     listening,
+    repeats,
     unless_thanked,
     user_text,
 )
 from loopguard_core.testing.conformance._record import Record
 from loopguard_core.testing.conformance._script import Expected, Script
-from loopguard_core.testing.personas import ChatRequest, Reply
+from loopguard_core.testing.personas import MARK, ChatRequest, Reply
 
 TIMEOUT = "Error: the billing service timed out"
 
@@ -47,6 +50,18 @@ def full_ladder(expected: Expected) -> list[str]:
     return ["observe 2", f"{middle} 3", f"{middle} 4", f"{middle} 5", "stop 6"]
 
 
+def assert_closed(turn: Turn, expected: Expected, reason: EndReason) -> None:
+    """A stop reached the caller as this surface promises it."""
+    if "on_stop" in expected.features:
+        assert turn.error is None, turn.error
+        assert MARK in str(turn.text)
+    else:
+        assert turn.error is not None
+    if "notice" in expected.features:
+        assert turn.notice is not None
+        assert turn.notice["reason"] == reason
+
+
 def _deaf(record: Record, expected: Expected) -> None:
     assert record.recorder.ladder() == full_ladder(expected)
     assert record.ran("fetch") == expected.loop_executions()
@@ -59,16 +74,7 @@ def _deaf(record: Record, expected: Expected) -> None:
     if expected.blocks:
         assert len(record.told(6, "tool")) == 3, "the model was told why, in the place of each refused result"
     assert not any("INV-2291" in text for number in range(1, 7) for text in record.told(number)), "arguments quoted"
-    turn = record.turns[0]
-    if "on_stop" in expected.features:
-        assert turn.error is None
-        assert turn.text is not None
-        assert "[loopguard]" in turn.text
-    else:
-        assert turn.error is not None
-    if "notice" in expected.features:
-        assert turn.notice is not None
-        assert turn.notice["reason"] == "doom_loop"
+    assert_closed(record.turns[0], expected, "doom_loop")
 
 
 def _second_turn(record: Record, expected: Expected) -> None:
@@ -111,7 +117,7 @@ def _healthy(record: Record, expected: Expected) -> None:
     assert record.ran("fetch") == 30
     assert record.turns[0].text == DONE
     assert record.end.reason == "complete"
-    assert not any(record.told(number) for number in range(1, len(record.requests) + 1))
+    assert not any(record.told_counts())
 
 
 def _polling(record: Record, expected: Expected) -> None:
@@ -231,7 +237,7 @@ LOOPS: tuple[Script, ...] = (
     Script(
         name="polling with changing results",
         rule="A call whose result changes every time is progress.",
-        persona=for_rounds(30, lambda n: (call(),)),
+        persona=repeats(30),
         tools={"fetch": counting},
         features=frozenset({"tool_names"}),
         check=_polling,

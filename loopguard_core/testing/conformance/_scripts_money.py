@@ -10,12 +10,11 @@ from decimal import Decimal
 
 from loopguard_core._events import PostModelCall
 from loopguard_core._key_limit import is_key_limit
-from loopguard_core.testing.conformance._driver import Turn
-from loopguard_core.testing.conformance._personas import DONE, call, for_rounds
+from loopguard_core.testing.conformance._personas import DONE, call, differs
 from loopguard_core.testing.conformance._record import Record
 from loopguard_core.testing.conformance._script import Expected, Script
-from loopguard_core.testing.conformance._scripts_loops import counting
-from loopguard_core.testing.personas import MARK, ChatRequest, Reply
+from loopguard_core.testing.conformance._scripts_loops import assert_closed, counting
+from loopguard_core.testing.personas import ChatRequest, Reply
 
 _RATE = Decimal(100)
 """Dollars a million tokens, sent and received alike: a call of 300 tokens costs 3 cents."""
@@ -34,7 +33,7 @@ def _key_limit(record: Record, expected: Expected) -> None:
     assert len(record.requests) == len(calls) == end.model_calls == record.ran("fetch")
     spent = _let_through(calls)
     assert (end.reason, end.verdict, end.usage.cost) == ("key_limit", None, spent)
-    _assert_closed(record.turns[0], expected)
+    assert_closed(record.turns[0], expected, "key_limit")
     assert record.key is not None
     assert record.key.limit == _LIMIT
     assert (record.key.spent, record.key.reserved) == (spent, Decimal(0)), record.key
@@ -59,17 +58,6 @@ def _unasked(expected: Expected) -> int:
     return 0 if "asks_first" in expected.features else 1
 
 
-def _assert_closed(turn: Turn, expected: Expected) -> None:
-    if "on_stop" not in expected.features:
-        assert turn.error is not None
-        return
-    assert turn.error is None, turn.error
-    assert MARK in str(turn.text)
-    if "notice" in expected.features:
-        assert turn.notice is not None
-        assert turn.notice["reason"] == "key_limit"
-
-
 def _refused(record: Record, expected: Expected) -> None:
     assert len(record.requests) == 2, "nobody asks again"
     assert record.ran("fetch") == 1
@@ -82,7 +70,7 @@ def _not_started(record: Record, expected: Expected) -> None:
     assert len(record.requests) == _unasked(expected)
     assert len(record.executions) <= len(record.requests)
     assert record.end.reason == "key_limit"
-    _assert_closed(record.turns[0], expected)
+    assert_closed(record.turns[0], expected, "key_limit")
 
 
 def _allowed(record: Record, expected: Expected) -> None:
@@ -118,7 +106,7 @@ MONEY: tuple[Script, ...] = (
     Script(
         name="limit on a key",
         rule="A key lets exactly the model calls through that fit, and its store holds exactly what they cost.",
-        persona=for_rounds(60, lambda n: (call(arguments={"n": n}),)),
+        persona=differs(60),
         tools={"fetch": counting},
         policy={"limits": {"unpriced": _RATE}},
         key={"name": _NAME, "limit": _LIMIT},
@@ -130,7 +118,7 @@ MONEY: tuple[Script, ...] = (
     Script(
         name="a key without money",
         rule="Where others have used the key up, no model call starts.",
-        persona=for_rounds(3, lambda n: (call(arguments={"n": n}),)),
+        persona=differs(3),
         tools={"fetch": counting},
         key={"name": _NAME, "limit": _LIMIT},
         key_spent=_LIMIT,
@@ -149,7 +137,7 @@ MONEY: tuple[Script, ...] = (
     Script(
         name="a key's store that is down",
         rule='With `on_store_error = "deny"` no model call starts while the key cannot be checked.',
-        persona=for_rounds(3, lambda n: (call(arguments={"n": n}),)),
+        persona=differs(3),
         tools={"fetch": counting},
         key={"name": _NAME, "limit": _LIMIT},
         store_down=True,
@@ -159,7 +147,7 @@ MONEY: tuple[Script, ...] = (
     Script(
         name="a key's store that is down, allowed",
         rule='With `on_store_error = "allow"` the run goes on all the same, and it is said once.',
-        persona=for_rounds(3, lambda n: (call(arguments={"n": n}),)),
+        persona=differs(3),
         tools={"fetch": counting},
         policy={"limits": {"unpriced": _RATE}},
         key={"name": _NAME, "limit": _LIMIT, "on_store_error": "allow"},
@@ -170,7 +158,7 @@ MONEY: tuple[Script, ...] = (
     Script(
         name="limit on cost with reserve",
         rule="With `limits.reserve` no model call starts whose worst case, all it may answer, does not fit in the cap.",
-        persona=for_rounds(60, lambda n: (call(arguments={"n": n}),)),
+        persona=differs(60),
         tools={"fetch": counting},
         policy={"limits": {"cost": _LIMIT, "reserve": True, "unpriced": _RATE}},
         max_tokens=_MOST,

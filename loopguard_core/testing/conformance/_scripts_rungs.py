@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from loopguard_core.testing.conformance._personas import DONE, call, for_rounds
+from loopguard_core.testing.conformance._personas import DONE, call, differs, for_rounds, repeats
 from loopguard_core.testing.conformance._record import Record
 from loopguard_core.testing.conformance._script import STRONG, Expected, Script
 from loopguard_core.testing.conformance._scripts_loops import counting, timeout
@@ -51,7 +51,7 @@ def _cost(record: Record, expected: Expected) -> None:
 
 
 def _steer(record: Record, expected: Expected) -> None:
-    counts = [len(record.told(number, "user")) for number in range(1, len(record.requests) + 1)]
+    counts = record.told_counts("user")
     assert counts == [0, 0, 1, 0, 0], f"told once, before the model call after round 2: {counts}"
     last = record.requests[2]["messages"][-1]
     assert MARK in str(last.get("content")), "it comes after everything the model has seen"
@@ -61,7 +61,7 @@ def _steer(record: Record, expected: Expected) -> None:
 
 def _steer_where_blocked(record: Record, expected: Expected) -> None:
     assert record.ran("fetch") == 2
-    counts = [len(record.told(number, "user")) for number in range(1, len(record.requests) + 1)]
+    counts = record.told_counts("user")
     assert sum(counts) == 1
     assert counts[3] == 1, "the model call after the refused round carries the steer too"
     assert record.told(4, "tool")
@@ -84,14 +84,14 @@ def _strong_model_fails(record: Record, expected: Expected) -> None:
 def _fails_when_strong(request: ChatRequest) -> Reply:
     if request.raw.get("model") == STRONG:
         return Reply(status=400, error={"message": "no such model", "code": "model_not_found"})
-    return for_rounds(4, lambda n: (call(),))(request)
+    return repeats(4)(request)
 
 
 RUNGS: tuple[Script, ...] = (
     Script(
         name="limit on turns",
         rule="`turns = 40` runs exactly 40 rounds of tools, and no further model call starts.",
-        persona=for_rounds(60, lambda n: (call(arguments={"n": n}),)),
+        persona=differs(60),
         tools={"fetch": counting},
         policy={"limits": {"turns": 40}},
         needs=frozenset({"stop"}),
@@ -110,7 +110,7 @@ RUNGS: tuple[Script, ...] = (
     Script(
         name="limit on tokens",
         rule="No model call starts once the limit on tokens is reached.",
-        persona=for_rounds(60, lambda n: (call(arguments={"n": n}),)),
+        persona=differs(60),
         tools={"fetch": counting},
         policy={"limits": {"tokens": 3_000}},
         features=frozenset({"usage"}),
@@ -120,7 +120,7 @@ RUNGS: tuple[Script, ...] = (
     Script(
         name="limit on cost",
         rule="No model call starts once the limit on cost is reached.",
-        persona=for_rounds(60, lambda n: (call(arguments={"n": n}),)),
+        persona=differs(60),
         tools={"fetch": counting},
         policy={"limits": {"cost": 0.02}},
         price=PRICE,
@@ -131,7 +131,7 @@ RUNGS: tuple[Script, ...] = (
     Script(
         name="steer",
         rule="A steered model is told once a streak, after everything it has seen, and nothing is refused.",
-        persona=for_rounds(4, lambda n: (call(),)),
+        persona=repeats(4),
         tools={"fetch": timeout},
         policy={"ladder": {"observe": False, "steer": 2, "block": False, "stop": 9}},
         needs=frozenset({"steer"}),
@@ -140,7 +140,7 @@ RUNGS: tuple[Script, ...] = (
     Script(
         name="steer where the call was blocked",
         rule="Effects add up: the model call after a refused call carries the steer too.",
-        persona=for_rounds(4, lambda n: (call(),)),
+        persona=repeats(4),
         tools={"fetch": timeout},
         policy={"ladder": {"steer": 3, "block": 3, "stop": 9}},
         needs=frozenset({"steer", "block"}),
@@ -149,7 +149,7 @@ RUNGS: tuple[Script, ...] = (
     Script(
         name="escalate for one turn",
         rule="The stronger model takes exactly one model call of a streak.",
-        persona=for_rounds(4, lambda n: (call(),)),
+        persona=repeats(4),
         tools={"fetch": timeout},
         policy={"ladder": {"escalate": 2, "block": False, "stop": 9}},
         needs=frozenset({"escalate"}),

@@ -10,6 +10,7 @@ from loopguard_core.testing.conformance._personas import DONE, call, for_rounds,
 from loopguard_core.testing.conformance._record import Record
 from loopguard_core.testing.conformance._script import Expected, Script
 from loopguard_core.testing.conformance._scripts_evidence import NAMES
+from loopguard_core.testing.conformance._scripts_loops import assert_closed
 from loopguard_core.testing.conformance._scripts_outcomes import overdue
 from loopguard_core.testing.conformance._story import NEXT, climb, story
 from loopguard_core.testing.personas import MARK, ChatRequest, Reply
@@ -111,14 +112,8 @@ def _cut_twice(record: Record, expected: Expected) -> None:
     assert (record.end.reason, record.end.model_calls) == ("doom_loop", 2)
     assert record.end.verdict is not None
     assert (record.end.verdict.detector, record.end.verdict.channel) == ("text_repetition", "content")
-    turn = record.turns[0]
-    if "on_stop" in expected.features:
-        assert turn.error is None
-        assert turn.text is not None
-        assert MARK in turn.text
-        assert len(turn.text) < len(REPEATED)
-    else:
-        assert turn.error is not None
+    assert_closed(record.turns[0], expected, "doom_loop")
+    assert len(record.turns[0].text or "") < len(REPEATED)
     if "history" in expected.features:
         assert record.turns[-1].text == DONE
         assert [end.reason for end in record.recorder.ends] == ["doom_loop", "complete"]
@@ -134,7 +129,7 @@ def _said_again(record: Record, expected: Expected) -> None:
     found = [(event.detector, event.action.value, event.streak) for event in record.recorder.loops]
     middle = [("repeated_message", expected.performs("steer"), streak) for streak in (3, 4)]
     assert found == [("repeated_message", "observe", 2), *middle, ("repeated_message", "stop", 5)]
-    counts = [len(record.told(number, "user")) for number in range(1, 6)]
+    counts = record.told_counts("user")
     assert counts == [0, 0, 0, int(expected.steers), 0], counts
     if expected.steers:
         assert advice_for("repeated_message", None).ways in record.told(4, "user")[0]
@@ -153,7 +148,7 @@ def _said_beside(record: Record, expected: Expected) -> None:
     assert last in (7, 8), "a surface that only sees the run while tools are called does not hear its last message"
     assert found == [("repeated_message", steer, streak) for streak in range(first, last + 1)], found
     assert record.ran("fetch") == 8, "nothing is refused"
-    told = [len(record.told(number, "user")) for number in range(1, 10)]
+    told = record.told_counts("user")
     assert told == [int(expected.steers and number == first + 1) for number in range(1, 10)], told
     if expected.steers:
         assert advice_for("repeated_message", "with_calls").ways in record.told(first + 1, "user")[0]
