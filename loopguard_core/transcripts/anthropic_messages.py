@@ -22,7 +22,6 @@ from loopguard_core._outcome import OWN_WORDS
 from loopguard_core._types import ToolCall, Usage
 from loopguard_core.transcripts._envelope import glimpse, opened, read_each
 from loopguard_core.transcripts._model import (
-    AssistantMessage,
     Document,
     Message,
     SystemMessage,
@@ -31,6 +30,7 @@ from loopguard_core.transcripts._model import (
     TranscriptError,
     UserMessage,
 )
+from loopguard_core.transcripts._pieces import Pieces
 from loopguard_core.transcripts._values import (
     count,
     identifier,
@@ -90,18 +90,12 @@ def read(document: Document) -> Transcript:
     )
 
 
-@dataclass(slots=True)
-class _Response:
+@dataclass(slots=True, eq=False)
+class _Response(Pieces):
     """A response, of which further pieces may come."""
 
     id: str | None
     number: int
-    model: str | None
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    finish_reason: str | None = None
-    usage: Usage | None = None
     answered: set[str] = field(default_factory=set)
     passed: int = 0  # calls that no result without an id can answer any more
 
@@ -131,17 +125,6 @@ class _Response:
             self.answered.add(call_id)
         return call_id or ""
 
-    def message(self) -> AssistantMessage:
-        """All pieces together."""
-        return AssistantMessage(
-            "".join(self.content),
-            "".join(self.reasoning),
-            tuple(self.calls),
-            self.finish_reason,
-            self.usage,
-            self.model,
-        )
-
 
 class _MessageReader:
     """Reads messages in order, and puts the pieces of one response together.
@@ -152,7 +135,7 @@ class _MessageReader:
 
     def __init__(self, model: str | None) -> None:
         self._model = model
-        self._response = _Response(None, 0, model)
+        self._response = _Response(None, 0, model=model)
 
     def read(self, entry: Any) -> Iterator[Message | _Response]:
         """Nothing for a further piece of the last response, and for what is no part of the conversation.
@@ -181,7 +164,7 @@ class _MessageReader:
     def _assistant(self, message: Mapping[str, Any]) -> Iterator[_Response]:
         response = identifier(message.get("id"))
         if response is None or response != self._response.id:
-            self._response = _Response(response, self._response.number + 1, self._model)
+            self._response = _Response(response, self._response.number + 1, model=self._model)
             yield self._response
         self._response.take(message)
 

@@ -17,13 +17,11 @@ a stream too, of which the ones that carry a finished response count.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from loopguard_core._types import ToolCall, Usage
 from loopguard_core.transcripts._envelope import glimpse, opened, read_each
 from loopguard_core.transcripts._model import (
-    AssistantMessage,
     Document,
     Message,
     SystemMessage,
@@ -32,6 +30,7 @@ from loopguard_core.transcripts._model import (
     TranscriptError,
     UserMessage,
 )
+from loopguard_core.transcripts._pieces import Pieces
 from loopguard_core.transcripts._response_items import CALLS, RESULTS, RUN_BY_CALLER, Sent, call_id_of, call_of, is_item
 from loopguard_core.transcripts._values import (
     Unanswered,
@@ -88,29 +87,12 @@ def _page(value: Any) -> Any:
 
 
 @dataclass(slots=True, eq=False)
-class _Response:
-    """What one model call said, as far as it was read."""
+class _Response(Pieces):
+    """What one model call said, as far as it was read, and where."""
 
     number: int
     place: int
     whole: bool = False  # a response object: nothing but its end ends it
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    finish_reason: str | None = None
-    usage: Usage | None = None
-    model: str | None = None
-
-    def message(self) -> AssistantMessage:
-        """The neutral form."""
-        return AssistantMessage(
-            "".join(self.content),
-            "".join(self.reasoning),
-            tuple(self.calls),
-            self.finish_reason,
-            self.usage,
-            self.model,
-        )
 
 
 class _Reader:
