@@ -11,11 +11,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from loopguard_core import _unseen
 from loopguard_core._allowed import Allowed
+from loopguard_core._closing import Closing
 from loopguard_core._events import DoomLoopDetected, PostModelCall, SessionEnd
 from loopguard_core._faults import Faults
 from loopguard_core._limits import ActiveClock
@@ -40,7 +40,7 @@ MAX_PAUSED = 10_000
 """Paused sessions kept alive; older ones go on from their saved state."""
 
 
-class LoopGuard:
+class LoopGuard(Closing):
     """Watches agent runs under one policy.
 
     Args:
@@ -287,14 +287,6 @@ class LoopGuard:
     @property
     def _keys(self) -> KeySource | None:
         return self._maker.keys
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def as_guard(guard: LoopGuard | PolicyLike) -> LoopGuard:

@@ -17,9 +17,9 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
+from loopguard_core._closing import Closing
 from loopguard_core._errors import LoopGuardError
 from loopguard_core._session import Session
 
@@ -30,7 +30,7 @@ MAX_IN_MEMORY = 10_000
 """Sessions a store in memory keeps; then those saved longest ago go."""
 
 
-class SessionStore:
+class SessionStore(Closing):
     """Keeps what `Session.save` gives, by the session's id. Made by `open_session_store`; usable from any thread.
 
     Args:
@@ -85,14 +85,6 @@ class SessionStore:
     def close(self) -> None:
         """Close the connections; a later use opens new ones."""
         self._texts.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_session_store(url: str = "memory://", *, ttl: float = DEFAULT_TTL) -> SessionStore:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from types import TracebackType
-from typing import Self
 
+from loopguard_core._closing import Closing
 from loopguard_core.keys._errors import LedgerValueError
 from loopguard_core.keys._names import KEY_PREFIX, check_name, shown_name
 from loopguard_core.keys._store import SecretStore
@@ -19,7 +18,7 @@ _BYTES = 32
 _MAX_SECRET = 256
 
 
-class Keyring:
+class Keyring(Closing):
     """Which secret belongs to which key. Made by `open_keyring`; every method may raise `LedgerError`."""
 
     def __init__(self, store: SecretStore) -> None:
@@ -61,14 +60,6 @@ class Keyring:
     def close(self) -> None:
         """Close files and connections."""
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _digest(secret: str) -> str:

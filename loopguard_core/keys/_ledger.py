@@ -12,9 +12,9 @@ import math
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
+from loopguard_core._closing import Closing
 from loopguard_core._policy_errors import shown
 from loopguard_core.keys._amounts import Amount, to_dollars, to_nano
 from loopguard_core.keys._errors import KeyLimitExceeded, LedgerError, LedgerValueError, ReservationError
@@ -35,7 +35,7 @@ T = TypeVar("T")
 _log = logging.getLogger("loopguard")
 
 
-class Ledger:
+class Ledger(Closing):
     """Spending limits on keys, shared by every thread, process and machine that opens the same store.
 
     Made by `open_ledger`. Every method may raise `LedgerError` (the store cannot be used) and `LedgerValueError` (an
@@ -232,14 +232,6 @@ class Ledger:
         """Close files, connections and threads. Using the ledger again opens new ones."""
         self._threads.close()
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _renew_quietly(self, reservation: Reservation) -> None:
         try:
