@@ -62,6 +62,8 @@ class LoopGuardModel(Model):
 
     Raises:
         PolicyError: The policy cannot be used.
+        TypeError: `escalate_model` is neither a model nor a name.
+        ValueError: `on_stop` is none of the three.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class LoopGuardModel(Model):
     ) -> None:
         self._model: Model = model._model if isinstance(model, LoopGuardModel) else model  # noqa: SLF001
         self._guard = as_guard(guard)
-        self._escalate_model = escalate_model
+        self._escalate_model = _checked_model(escalate_model)
         self._on_stop = checked(on_stop, self._guard.policy.on_stop.how)
         self._provider = provider
         self._strong_model: Model | None = None
@@ -210,6 +212,8 @@ class LoopGuardModelProvider(ModelProvider):
 
     Raises:
         PolicyError: The policy cannot be used.
+        TypeError: `escalate_model` is neither a model nor a name.
+        ValueError: `on_stop` is none of the three.
     """
 
     def __init__(
@@ -222,7 +226,7 @@ class LoopGuardModelProvider(ModelProvider):
     ) -> None:
         self._inner = MultiProvider() if provider is None else provider
         self._guard = as_guard(guard)
-        self._escalate_model = escalate_model
+        self._escalate_model = _checked_model(escalate_model)
         self._on_stop = checked(on_stop, self._guard.policy.on_stop.how)
         self._wrapped: weakref.WeakValueDictionary[int, LoopGuardModel] = weakref.WeakValueDictionary()
 
@@ -250,3 +254,12 @@ class LoopGuardModelProvider(ModelProvider):
 def escalation_label(model: str | Model | None) -> str | None:
     """What the stronger model is called in events; None where the policy names it."""
     return model if model is None or isinstance(model, str) else translate.model_name(model) or type(model).__name__
+
+
+def _checked_model(model: str | Model | None) -> str | Model | None:
+    if model == "" or not isinstance(model, str | Model | None):
+        raise TypeError(
+            f"escalate_model = {model!r:.80}: must be a Model, or the name of one; leave it out for what the policy"
+            " names"
+        )
+    return model

@@ -16,6 +16,7 @@ from agents import (
     tool_namespace,
 )
 from loopguard_openai_agents import (
+    GuardedRunner,
     LoopGuardHooks,
     LoopGuardModel,
     LoopGuardModelProvider,
@@ -573,3 +574,20 @@ def test_hooks_through_the_real_client():
 
         assert_stop(asyncio.run(main()))
     assert (len(lookup.ran), guard.actions) == (2, DEFAULT_ACTIONS)
+
+
+@pytest.mark.parametrize("wrong", [7, "", object()])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda wrong: LoopGuardModel(Scripted(deaf()), escalate_model=wrong),
+        lambda wrong: LoopGuardModelProvider(escalate_model=wrong),
+        lambda wrong: guard_run_config("default", escalate_model=wrong),
+        lambda wrong: GuardedRunner.run_sync(Agent(name="A", model=Scripted(deaf())), "go", escalate_model=wrong),
+    ],
+    ids=["model", "provider", "run config", "runner"],
+)
+def test_a_stronger_model_that_is_none_is_named_at_once(make, wrong):
+    with pytest.raises(TypeError) as caught:
+        make(wrong)
+    assert str(caught.value).startswith(f"escalate_model = {wrong!r:.80}: must be a Model, or the name of one")
