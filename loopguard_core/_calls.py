@@ -141,7 +141,7 @@ class Identifier:
         return _traits.declared(
             base,
             traits,
-            Masker(safe),
+            Masker(safe, searches=base.searches),
             Masker(safe, mutates=True),
             self._safe(result_key, tool, "result key") if callable(result_key) else result_key,
         )

@@ -99,6 +99,7 @@ _COUNT = re.compile(
     re.IGNORECASE,
 )
 _MAX_COUNTS = 8
+_NAMESPACE = re.compile(r"__|[./:]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,27 +154,42 @@ class Failure:
         return any(now < then for now, then in pairs) and all(now <= then for now, then in pairs)
 
 
-def classify(text: str, masked: str, echoes: Collection[str] = ()) -> Failure:
+def classify(text: str, masked: str, echoes: Collection[str] = (), tool: str = "") -> Failure:
     """What kind of failure a text tells of.
 
     Args:
         text: The failed result; its first and last 2 KB count.
         masked: The same without what changes by itself; the shape is made from it.
         echoes: Words of the call's arguments: naming them makes no failure a new one.
+        tool: Name of the tool that was called.
     """
-    return Failure(root_of(_edges(text)), _shape(_edges(masked), echoes), counts_of(_edges(text)))
+    return Failure(root_of(_edges(text), tool), _shape(_edges(masked), echoes), counts_of(_edges(text)))
 
 
 def _edges(text: str) -> str:
     return text if len(text) <= 2 * _EDGE else f"{text[:_EDGE]}\n{text[-_EDGE:]}"
 
 
-def root_of(text: str) -> Root:
-    """The first root of the table the text shows a sign of."""
+def root_of(text: str, tool: str = "") -> Root:
+    """The first root of the table the text shows a sign of.
+
+    Args:
+        text: What it says.
+        tool: Name of the tool that was called; a function that does not exist is that tool only if it has its name.
+    """
     for root, pattern in _ROOTS.items():
-        if pattern.search(text):
-            return root
+        sign = pattern.search(text)
+        if sign is None:
+            continue
+        if root == "unknown_tool" and "tool" not in sign[0].lower() and _last_part(tool) not in text:
+            continue
+        return root
     return "other"
+
+
+def _last_part(tool: str) -> str:
+    """A tool's name without the server or namespace it comes from."""
+    return _NAMESPACE.split(tool)[-1]
 
 
 def counts_of(text: str) -> tuple[int, ...]:

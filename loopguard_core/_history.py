@@ -45,6 +45,7 @@ _TELLING = frozenset({"mutates", "delegates"})
 # An enum's members are slow to come by.
 _FIRST, _SAME, _VOLATILE, _CHANGED, _BACK = Change.FIRST, Change.SAME, Change.VOLATILE, Change.CHANGED, Change.BACK
 _TELLING_FIELDS = RANGE_STARTS | BESIDE
+_ALL = REPEATS | SEARCHES | CHANGES
 MAX_HOT = 16
 _LULL = 4  # rounds without news
 _HOT = 8  # rounds for which a tool is watched after something about it repeated
@@ -178,8 +179,9 @@ class History:
         last = self.last_calls.get(call.tool_key)
         if last is None:
             return 0
-        # What goes on where the last one ended may be that one with more of the same.
-        return REPEATS if last.run > 1 or (last.text and call.text.startswith(last.text[:-2])) else 0
+        # What goes on where the text of the last one ended may be that one with more of the same.
+        grown = last.text.endswith('"}') and call.text.startswith(last.text[:-2])
+        return REPEATS if last.run > 1 or grown else 0
 
     def _watch(self, tool: str) -> None:
         self._hot[tool] = _HOT
@@ -359,7 +361,7 @@ class History:
             "epoch_by": [self._epoch_by, self.epoch_tool],
             "calls": [[tool, _saved(last)] for tool, last in self.last_calls.items()],
             "hot": [list(row) for row in self._hot.items()],
-            "flags": self._failed + 2 * self.listening + 4 * self._cues_begun,
+            "flags": self._failed + 2 * self.listening + 4 * self._cues_begun + 4 * (_ALL + 1) * self._same,
             "results": [list(row) for row in self.results.items()],
             "number": self.number,
             "tracked": sorted(self.tracked)[:MAX_HOT],
@@ -399,7 +401,7 @@ class History:
         self.last_calls.update(calls)
         self._hot, self.number = hot, number
         self._failed, self.listening = bool(flags & 1), bool(flags & 2)
-        self._cues_begun = flags // 4 & (REPEATS | SEARCHES | CHANGES)
+        self._cues_begun, self._same = flags // 4 & _ALL, bool(flags // 4 & (_ALL + 1))
         self.results.update(results)
         self.tracked = {short_text(tool) for tool in state["tracked"][:MAX_HOT]}
 
@@ -408,6 +410,8 @@ def _may_repeat(result: Result, earlier: Result | None) -> bool:
     """A cheap first look whether a tool gave nearly the same before: few results do."""
     if earlier is None or not -_HEAD <= result.size - earlier.size <= _HEAD:
         return False
+    if result.digest == earlier.digest:  # all there is to go by after a resume
+        return True
     one, other = result.plain or result.text, earlier.plain or earlier.text
     if one is None or other is None or one[:_HEAD] != other[:_HEAD]:
         return False

@@ -72,14 +72,18 @@ class Result:
         *("digest", "failed", "failure", "held", "plain", "size"),
     )
 
-    def __init__(self, text: str, failed: bool, masker: MasksText | None, echoes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, text: str, failed: bool, masker: MasksText | None, echoes: Sequence[str] = (), tool: str = ""
+    ) -> None:
         self.size = len(text)
         if self.size > 2 * _EDGE:
             text = f"{text[:_EDGE]}\0{self.size}\0{text[-_EDGE:]}"
         self.failed = failed
         self.digest = ("!" if failed else "=") + xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
         # What changes by itself makes no failure a new one either.
-        self.failure: Failure | None = classify(text, masker(text), echoes) if failed and masker is not None else None
+        self.failure: Failure | None = (
+            classify(text, masker(text), echoes, tool) if failed and masker is not None else None
+        )
         self.plain: str | None = text
         self.held = len(text)
         self._masker = masker
@@ -123,21 +127,24 @@ class Result:
     def masked(self) -> str | None:
         """Hash of the text without what changes by itself; None if the text was let go before it was asked for."""
         if self._masked is None:
-            text = self.text
-            if text is None or self._masker is None:
-                return None
-            self._masked = ("!" if self.failed else "=") + _hash(_folded(self._masker(text)))
+            self._mask()
         return self._masked
 
     @property
     def figureless(self) -> str | None:
-        """Hash of the masked text without figures; None if the text was let go."""
+        """Hash of the masked text without figures; None as for `masked`."""
         if self._figureless is None:
-            text = self.text
-            if text is None or self._masker is None:
-                return None
-            self._figureless = _hash(" ".join(_FIGURES.sub("0", _folded(self._masker(text))).split()))
+            self._mask()
         return self._figureless
+
+    def _mask(self) -> None:
+        """Work both hashes out, since masking is what costs."""
+        text = self.text
+        if text is None or self._masker is None:
+            return
+        masked = _folded(self._masker(text))
+        self._masked = ("!" if self.failed else "=") + _hash(masked)
+        self._figureless = _hash(" ".join(_FIGURES.sub("0", masked).split()))
 
     def let_go(self) -> None:
         """Forget the text."""

@@ -124,9 +124,10 @@ class OpenRound:
             return Result(text, failed, None)
         if nature.searches:
             call.signature = result_signature(output) | (call.signature or frozenset())
-        traits = call.traits
-        mask = nature.mask_mutating if "mutates" in traits or "delegates" in traits else nature.mask
-        return Result(text, failed, mask, words_of(call.tool, call.plain) if failed else ())
+        mask = nature.masker(call.traits)
+        if not failed:
+            return Result(text, failed, mask)
+        return Result(text, failed, mask, words_of(call.tool, call.plain), call.tool)
 
     def close(self) -> list[ObservedCall]:
         """End the round: each distinct call with its result."""

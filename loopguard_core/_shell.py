@@ -22,8 +22,11 @@ from typing import Any, Literal
 from loopguard_core import _shell_words as known
 
 Kind = Literal["reads", "tests", "writes", "sleeps", "unknown"]
+Told = Kind | list[str]
+"""What a command does, or the words of the one that it runs, for a program that runs another."""
 
 _LONG = 4096
+_NESTED = 8  # programs that run one another
 _QUOTES = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[\w./:@%+-]+")
 _HEREDOC = re.compile(
@@ -34,7 +37,7 @@ _TOLD = re.compile(r"\b(?:ba|z|da)?sh\s+-[a-z]*c\s+(?:'([^']*)'|\"((?:[^\"\\]|\\
 _SUBSTITUTION = re.compile(r"\$\((?!\()|`")
 _REDIRECT = re.compile(r"(?<![<>=&\d-])(?:\d?>>?(?!>)|&>)\s*(?!&|/dev/(?:null|stderr|stdout)|\s*$)\S")
 _PARTS = re.compile(r"\|\||&&|[;|\n]|(?<!>)&(?!>)")
-_ECHO = re.compile(r"(?:(?<=[;&\n])|\A)\s*(?:echo|printf)\b[^|&;\n<>`$]*(?:&&|;|\n|\Z)")
+_ECHO = re.compile(r"(?:(?<=[;&\n])|\A)[ \t]*(?:echo|printf)\b[^|&;\n<>`$]*(?:&&|;|\n|\Z)")
 _ASSIGNMENT = re.compile(r"\w+\+?=\S*$")
 _SQL_WRITE = re.compile(
     r"\b(?:insert|update|delete|drop|create|alter|truncate|merge|grant|revoke|replace)(?:\b|One|Many|Index)",
@@ -75,8 +78,11 @@ def command_in(arguments: Any) -> str | None:
 
 
 def without_echo(command: str) -> str:
-    """A command without the parts that only print words: they do nothing, whatever the words are."""
-    return _ECHO.sub(" ", command).strip()
+    """A command without the parts that only print words: they do nothing, whatever the words are.
+
+    What is written into a file from the command itself is no part of it.
+    """
+    return command.strip() if "<<" in command else _ECHO.sub(" ", command).strip()
 
 
 def kind_of(command: str) -> tuple[Kind, bool]:
@@ -116,6 +122,16 @@ def _unquoted(match: re.Match[str]) -> str:
 
 
 def _part(words: list[str], whole: str) -> Kind | None:
+    """What one part does; None if it is nothing, such as a change of the folder."""
+    told = _told(words, whole)
+    for _ in range(_NESTED):
+        if not isinstance(told, list):
+            return told
+        told = _told(told, whole) or "unknown"
+    return "unknown"
+
+
+def _told(words: list[str], whole: str) -> Told | None:
     words = _program(words)
     if not words or words[0] in known.NOTHING:
         return None
@@ -179,9 +195,9 @@ def _program(words: list[str]) -> list[str]:
     return [word.rstrip(")") or word for word in words[place:]]
 
 
-def _run(rest: list[str], whole: str) -> Kind:
+def _run(rest: list[str], _: str = "") -> list[str]:
     """What a runner runs: `npx tsc`, `uv run pytest`."""
-    return _part(list(rest[_flags(rest) :]), whole) or "unknown"
+    return rest[_flags(rest) :]
 
 
 def _flags(rest: list[str]) -> int:
@@ -192,7 +208,7 @@ def _flags(rest: list[str]) -> int:
     return place
 
 
-def _interpreter(rest: list[str], whole: str) -> Kind:
+def _interpreter(rest: list[str], whole: str) -> Told:
     module = rest[1] if rest[:1] == ["-m"] and len(rest) > 1 else ""
     if module == "pip":
         return _subcommand("pip", rest[2:], whole)
@@ -204,7 +220,7 @@ def _interpreter(rest: list[str], whole: str) -> Kind:
     return "reads" if reads else "unknown"
 
 
-def _subcommand(name: str, rest: list[str], whole: str) -> Kind:
+def _subcommand(name: str, rest: list[str], whole: str) -> Told:
     reads, writes = known.SUB[name]
     rest = rest[_flags(rest) :]
     verb = rest[0].lower() if rest else ""
@@ -217,7 +233,7 @@ def _subcommand(name: str, rest: list[str], whole: str) -> Kind:
     if name in ("npm", "yarn", "pnpm") and verb in ("run", "run-script"):
         return "tests" if len(rest) > 1 and known.RUN_SCRIPT.match(rest[1]) else "unknown"
     if verb in known.PROJECT_RUNNERS.get(name, ()):
-        return _run(rest[1:], whole)
+        return _run(rest[1:])
     if name == "cargo" and verb == "fmt":
         return "reads" if "--check" in rest else "writes"
     if (name, verb) == ("uv", "pip"):
@@ -286,11 +302,11 @@ def _cloud(rest: list[str], whole: str) -> Kind:
     return "unknown"
 
 
-def _find(rest: list[str], whole: str) -> Kind:
+def _find(rest: list[str], _: str) -> Told:
     if "-delete" in rest or any(word.startswith("-fprint") for word in rest):
         return "writes"
     place = next((place for place, word in enumerate(rest) if word in _FIND_RUNS), None)
-    return "reads" if place is None else _run(rest[place + 1 :], whole)
+    return "reads" if place is None else _run(rest[place + 1 :])
 
 
 def _sed(rest: list[str], _: str) -> Kind:
@@ -333,7 +349,7 @@ def _wget(rest: list[str], whole: str) -> Kind:
     return "reads" if shown and not _METHOD.search(whole) else "writes"
 
 
-_DECIDE: dict[str, Callable[[list[str], str], Kind]] = {
+_DECIDE: dict[str, Callable[[list[str], str], Told]] = {
     **dict.fromkeys(("python", "python3", "node", "bun", "deno", "ruby", "php"), _interpreter),
     **dict.fromkeys(("npx", "uvx", "bunx"), _run),
     **dict.fromkeys(known.CLOUD, _cloud),

@@ -80,7 +80,6 @@ _POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".sp
 _STARTED = frozenset("run build deploy launch queue".split())
 """Words for starting something that are also names of what was started: `build_status` asks, it does not build."""
 _READING_ENDS = frozenset("search read get list fetch lookup find query view show".split())
-_WAIT_WORDS = frozenset("sleep wait waits delay pause idle".split())
 _FACT_WORDS = frozenset(
     """status state progress info list count details history log logs results result output version health summary
     stats metrics""".split()

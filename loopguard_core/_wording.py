@@ -133,7 +133,7 @@ def what_it_says(text: str) -> int:
 
 def is_empty(text: str) -> bool:
     """Whether a result is an empty or negative answer; only an object can be long and say that nothing was found."""
-    if len(text) <= 2 * _NOTHING and (len(text) <= 2 or _EMPTY.match(text)):  # "", "[]", "{}"
+    if len(text) <= 2 * _NOTHING and _EMPTY.match(text):
         return True
     return text[:1] == "{" and _FOUND_NOTHING.search(text) is not None
 

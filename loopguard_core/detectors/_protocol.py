@@ -299,7 +299,10 @@ def _holds_handle(arguments: Any, most: int) -> bool:
     return all(
         value is None
         or isinstance(value, bool | int | float)
-        or (isinstance(value, str) and (len(value) <= most or (len(value) <= _HANDLE and _HANDLE_KEY.search(str(key)))))
+        or (
+            isinstance(value, str)
+            and (len(value) <= most or (len(value) <= _HANDLE and _HANDLE_KEY.search(str(key)[-_HANDLE:])))
+        )
         for key, value in arguments.items()
     )
 

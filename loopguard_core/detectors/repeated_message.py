@@ -227,19 +227,26 @@ class RepeatedMessage(Detector):
             self._quiet = self._quiet + 1 if steps else 0
             return
         self._asked = asked
-        found: set[int] = set()
         if any(call.outcome is not None and call.outcome.change is Change.CHANGED for call in calls):
             self._quiet = 0
             return
+        found: set[int] = set()
+        whole: set[int] = set()
         for call in calls:
-            text = None if call.result is None else call.result.text
+            if call.result is None:
+                continue
+            whole.add(_hash(call.result.digest))
+            text = call.result.text
             if text is not None:
                 found.update(map(_hash, _words(call.nature.mask(text[:_HEAD]))))
+            elif not call.result.empty:
+                # The run was resumed meanwhile: its words are unknown, but not whether it was there before.
+                found.add(_hash(call.result.digest))
         if not found:
-            return  # nothing came back, or the text was let go of when the run was saved
+            return  # nothing came back
         new = len(found - self._words)
         self._quiet = self._quiet + 1 if new < _NEW * len(found) else 0
-        self._words = set(sorted(self._words | found)[:_MAX_WORDS])
+        self._words = set(sorted(self._words | found | whole)[:_MAX_WORDS])
 
     def user_turn(self) -> None:
         """A user spoke: the same answer may be right, so it is no longer proof."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History
@@ -248,13 +248,14 @@ class Stagnation(Detector):
             return "near" if same else None
         if call.nature.thinks:
             return "rephrased" if thought_again(plain_of(last.text), after) else None
+        renumbered = self._history.renumbered > last.number > self._history.read_change
         return likeness(
             plain_of(last.text),
             after,
             mutates="mutates" in call.traits,
             hands_over="delegates" in call.traits,
-            ui=call.nature.ui,
-            renumbered=self._history.renumbered > last.number > self._history.read_change,
+            ui=call.nature.ui and (renumbered or _tells(last)),
+            renumbered=renumbered,
             writes=call.nature.writes_files,
         )
 
@@ -367,7 +368,7 @@ class Stagnation(Detector):
                             count(since),
                             count(last),
                             bool(varied),
-                            "rephrased" if kind == "rephrased" else "near",
+                            kind if kind in get_args(Likeness) else "near",
                         ),
                     )
                     for tool, length, since, last, varied, kind in table[-MAX_TOOLS:]
@@ -397,6 +398,11 @@ def _unmoved(call: ObservedCall) -> Finding | None:
 def _done(plan: Any) -> int:
     """How many items of a plan are done."""
     return sum(len(_DONE.findall(text)) for text in texts_in(plan))
+
+
+def _tells(last: ObservedCall) -> bool:
+    """Whether a step in a user interface returned more than "ok", which it says of the tenth like button, too."""
+    return last.result is None or last.result.failed or not last.result.acknowledges
 
 
 def _failed(last: ObservedCall) -> bool:

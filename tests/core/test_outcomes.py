@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from loopguard_core import Action, Decision, LoopGuard, Session, ToolCall
 from loopguard_core._ladder import DETECTORS
+from loopguard_core._wording import is_empty
 
 CALL = ToolCall("1", "tool", {"n": 1})
 MISSING = object()
@@ -530,3 +531,11 @@ def test_a_tool_whose_output_names_loopguard_is_judged_like_any_other() -> None:
     for number in range(10):
         assert session.begin_round([ToolCall("1", "tail_log", {})])[0].action is not Action.BLOCK
         session.record_result("1", f"12:00:0{number} [loopguard] policy event {number}")
+
+
+@pytest.mark.parametrize(
+    ("text", "empty"),
+    [("", True), ("[]", True), ("{}", True), ("0", True), ("no", True), ("42", False), ("ok", False), ("是", False)],
+)
+def test_a_short_answer_is_an_answer(text: str, empty: bool) -> None:
+    assert is_empty(text) is empty

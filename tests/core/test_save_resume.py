@@ -73,8 +73,8 @@ def around(session: Session, step: str) -> Any:
         return directive
     if step == "model":
         return session.before_model_call(), session.after_model_call(usage=Usage(total_tokens=3, cost="0.1"))
-    if step == "text":
-        session.feed_text("text")
+    if step == "text":  # the words that results bring beside a repeated one are not saved
+        session.feed_text(f"after {session.turns} rounds")
         return session.end_message()
     getattr(session, step)()
     return None
@@ -105,6 +105,51 @@ def test_saved_and_resumed_anywhere_a_run_decides_as_the_live_one(
     assert resumed.stop == live.stop
     assert resumed.end().reason == live.end().reason
     assert not guard.faults.counts
+
+
+def asked(*names: str) -> list[tuple[str, str]]:
+    return [(name, "a result of some length, the same for all of them") for name in names]
+
+
+CALLS_AND_RESULTS: dict[str, list[list[tuple[str, Any]]]] = {
+    "a result that was there before, then one call again": [asked(n) for n in ("a", "b", "c", "d", *"eeee", "f", "g")],
+    "a result two tools gave": [[("x/a", "y"), ("z/a", "y")], [("x/a", "y"), ("z/b", "y")], *([("z/c", "y")],) * 3],
+    "a call that brought nothing": [[("a", None)], [("b", "y")], [("b", "y")], [("a", "y")], [("c", "y")]],
+}
+
+
+@pytest.mark.parametrize("rounds", CALLS_AND_RESULTS.values(), ids=list(CALLS_AND_RESULTS))
+@pytest.mark.parametrize("beside", [None, "Let me look again."])
+def test_resumed_after_every_round_a_run_decides_as_one_that_was_never_saved(
+    rounds: list[list[tuple[str, Any]]], beside: str | None
+) -> None:
+    guard = LoopGuard(clock=lambda: 0.0)
+    live, resumed = guard.session(), guard.session()
+    for step in rounds:
+        calls = [
+            ToolCall(str(place), name.partition("/")[0] if "/" in name else "bash", {"command": name})
+            for place, (name, _) in enumerate(step)
+        ]
+        told = []
+        for session in (live, resumed):
+            if beside is not None:
+                session.feed_text(beside)
+            told.append((session.end_message("tool_calls"), seen(session.begin_round(calls))))
+            for place, (_, result) in enumerate(step):
+                if result is not None:
+                    session.record_result(str(place), result)
+        assert told[0] == told[1]
+        resumed = through_json(resumed, guard)
+    assert not guard.faults.counts
+
+
+def test_what_was_taken_up_is_saved_as_it_was() -> None:
+    guard = LoopGuard(clock=lambda: 0.0)
+    live = guard.session()
+    for number in range(1, 8):
+        live.begin_round([ToolCall("1", "bash", {"command": " && ".join(["ls -la"] * number)})])
+        live.record_result("1", "a b c")
+        assert through_json(live, guard).save() == live.save()
 
 
 @few

@@ -574,3 +574,9 @@ def test_a_program_nobody_knows_reads_if_it_is_told_to(command: str, kind: str) 
 def test_a_program_with_its_verb_in_a_field() -> None:
     assert infer("helm").of({"release": "a", "action": "upgrade"}) == {"mutates"}
     assert infer("helm").of({"release": "a", "action": "status"}) == {"reads"}
+
+
+@pytest.mark.parametrize("runner", ["npx ", "uv run ", "npm exec ", "find . -exec ", "bunx "])
+def test_programs_that_run_one_another_without_end(runner: str) -> None:
+    assert kind_of(runner * 400) == ("unknown", False)
+    assert kind_of(runner * 3 + "pytest")[0] == "tests"

@@ -136,6 +136,12 @@ class TestMaskers:
     def test_none_where_the_time_is_the_payload(self) -> None:
         assert "block" not in repeating({"maskers": []}, self.at)
 
+    def test_a_search_that_is_declared_is_still_one(self) -> None:
+        """What the policy or an MCP server says of it takes no mask away."""
+        scores = lambda number: f"Install guide, score 0.{90 - number}"  # noqa: E731
+        assert repeating({}, scores, hints={"readOnlyHint": True}, tool="search_docs") == REPEAT
+        assert repeating({"traits": ["reads"]}, scores, tool="search_docs") == REPEAT
+
     def test_some(self) -> None:
         assert "block" not in repeating({"maskers": ["timestamps"]}, self.at), "the pid changes"
         assert repeating({"maskers": ["timestamps", "transport"]}, self.at) == REPEAT

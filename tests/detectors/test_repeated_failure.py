@@ -290,3 +290,31 @@ def test_a_schema_whose_demands_come_back_is_guessed_at() -> None:
     run = Run(FAILURE)
     found = [run("createEvent", {f"key{n}": n}, f"ZodError: {missing[n % 3]}") for n in range(7)]
     assert first_at(actions(found))["steer"] == 5
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("bash", "ERROR:  function f{n}() does not exist\nLINE 1: select f{n}()"),
+        ("run_sql", "Error: no such function: f{n}"),
+        ("compile", "error: function f{n} is not available in this scope"),
+    ],
+)
+def test_a_function_that_is_not_there_is_no_unknown_tool(tool: str, text: str) -> None:
+    """It is written next: each edit in between starts afresh."""
+    run = Run(FAILURE)
+    found = []
+    for n in range(9):
+        found.append(run(tool, {"command": f"step {n}"}, text.format(n=n)))
+        run("write_file", {"path": f"f{n}.sql", "content": f"create function f{n}()"}, f"wrote {n} lines")
+    assert first_at(actions(found)) == {}
+
+
+@pytest.mark.parametrize("name", ["read_invoices", "mcp__billing__read_invoices"])
+def test_a_function_that_is_the_tool_is_one(name: str) -> None:
+    run = Run(FAILURE)
+    found = []
+    for n in range(6):
+        found.append(run(name, {"page": n}, "Error: function read_invoices does not exist"))
+        run("write_file", {"path": f"f{n}", "content": f"{n}"}, f"wrote {n} lines")
+    assert first_at(actions(found)) == {"observe": 3, "steer": 4, "block": 6}

@@ -718,3 +718,43 @@ def test_a_command_is_no_poll_by_what_it_prints() -> None:
     run = Run(STAGNATION)
     found = [run("pwsh", {"script": "Write-Output waiting", "displayName": f"wait {n}"}, "waiting") for n in range(5)]
     assert first_at(actions(found))["steer"] == 3
+
+
+class TestStepsInAnInterface:
+    """That a step answered "ok" says nothing of what it did, also where only a number names what it was done to."""
+
+    @pytest.mark.parametrize(
+        ("tool", "arguments"),
+        [
+            ("browser_click", {"element": "Add to cart button", "ref": "e{n}"}),
+            ("browser_type", {"element": "Amount", "ref": "e{n}", "text": "0"}),
+            ("tap", {"index": "{n}", "label": "OK"}),
+            ("drag", {"index": "{n}", "to": "folder A"}),
+        ],
+    )
+    def test_one_kind_of_thing_after_the_other(self, tool: str, arguments: dict[str, str]) -> None:
+        run = Run(STAGNATION)
+        found = [run(tool, {k: v.format(n=n) for k, v in arguments.items()}, "ok") for n in range(9)]
+        assert actions(found) == [None] * 9
+
+    def test_where_each_of_them_shows_the_same_page(self) -> None:
+        run = Run(STAGNATION)
+        page = "### Page state\n- heading 'Results'\n- button 'Next page'\n- 20 rows, sorted by name, none selected" * 2
+        found = [run("browser_click", {"element": "Next page", "ref": f"e{n}"}, page) for n in range(8)]
+        assert first_at(actions(found)) == {"steer": 3, "block": 4, "stop": 7}
+
+
+def test_words_that_are_written_into_a_file_are_not_only_printed() -> None:
+    run = Run(STAGNATION)
+    script = "cat > run.sh <<'EOF'\n#!/bin/sh\necho 'mode {word}'\nEOF"
+    found = [run("bash", {"command": script.format(word=word)}) for word in ("dry", "fast", "slow", "safe", "full")]
+    assert actions(found) == [None] * 5
+
+
+def test_steps_of_which_there_is_one_more_and_a_count_that_follows_are_work() -> None:
+    run = Run(STAGNATION)
+    found = [
+        run("execute_command", {"command": "; ".join(["forward"] * n + ["left"])}, f"steps taken: {n}; wall ahead")
+        for n in range(1, 9)
+    ]
+    assert actions(found) == [None] * 8
