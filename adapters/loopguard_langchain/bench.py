@@ -100,7 +100,8 @@ def _endpoint(args: argparse.Namespace, key: str, subjects: Sequence[Subject]) -
 
 def _progress() -> Progress:
     console = Console(stderr=True)
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
+    console.quiet = not console.is_terminal  # where nothing is shown, older releases of rich still end the line
+    return Progress(console=console, transient=True, disable=console.quiet)
 
 
 def _at(one: Measured) -> str:

@@ -62,7 +62,7 @@ def check(target: AgentWorkflow | BaseWorkflowAgent) -> None:
     if missing:
         raise LoopGuardError(
             f"this llama-index-core lacks what loopguard attaches to ({', '.join(missing)}), so nothing would be "
-            "guarded: pip install 'llama-index-core>=0.14.5,<0.15'"
+            "guarded: pip install 'llama-index-core>=0.14.22,<0.15'"
         )
 
 
