@@ -21,7 +21,8 @@ from loopguard_core._outcome import Change, Result
 from loopguard_core._ranges import RANGE_STARTS
 from loopguard_core._similar import BESIDE, gist
 from loopguard_core._wording import PLAIN
-from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES, ObservedCall, Past
+from loopguard_core.detectors._observed import ObservedCall, Past
+from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES
 
 MAX_IDENTITIES = 40
 """Identities remembered; those seen longest ago go first. No round has more."""

@@ -15,6 +15,9 @@ from loopguard_core._types import Action
 RUNGS: tuple[Action, ...] = (Action.OBSERVE, Action.STEER, Action.ESCALATE, Action.BLOCK, Action.STOP)
 """The rungs, weakest first."""
 
+RANK = {action: rank for rank, action in enumerate(RUNGS)}
+"""How strong each is."""
+
 
 MOST = 10**15
 """The highest figure a policy may hold: more is a slip of the pen, and thousands of digits cannot be shown."""

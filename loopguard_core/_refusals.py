@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from loopguard_core import _messages
 from loopguard_core._bounded import bounded_key, call_key
-from loopguard_core._scoring import ScoredRound
+from loopguard_core._scored import ScoredRound
 from loopguard_core._types import Decision
 
 _WORDED = 4  # refusals of one round that keep their own words; the rest share a short text

@@ -10,7 +10,7 @@ from loopguard_core._failed import judge_error
 from loopguard_core._fingerprint import keyed
 from loopguard_core._identity import display_name, parse_arguments
 from loopguard_core._outcome import Result, is_own_words, text_of
-from loopguard_core._scoring import ScoredRound
+from loopguard_core._scored import ScoredRound
 from loopguard_core._types import Decision, ToolCall
 from loopguard_core.detectors import ObservedCall
 

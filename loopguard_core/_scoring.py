@@ -18,9 +18,9 @@ from loopguard_core._calls import Identifier
 from loopguard_core._faults import Faults
 from loopguard_core._history import History
 from loopguard_core._identity import display_name
-from loopguard_core._ladder import RUNGS, Ladder
+from loopguard_core._ladder import RANK, Ladder
 from loopguard_core._policy import Policy
-from loopguard_core._round import MAX_CALLS
+from loopguard_core._scored import Effect, ScoredRound, gathered
 from loopguard_core._spending import Spending
 from loopguard_core._traits import Nature
 from loopguard_core._types import Action, Channel, ToolCall, Verdict
@@ -35,34 +35,8 @@ _ALL = REPEATS | SEARCHES | CHANGES
 MAX_SHOWN = 32
 """Rounds named in the evidence of a verdict, the last ones."""
 
-RANK = {action: rank for rank, action in enumerate(RUNGS)}
-
 Judge = Callable[[Verdict, Action, ObservedCall | None], tuple[Action, bool]]
 """Gives a verdict and its proposed action to the plugins: the action that is taken, and whether it was overridden."""
-
-
-@dataclass(slots=True)
-class ScoredCall:
-    """One call of a round after scoring.
-
-    Attributes:
-        id: The provider's id.
-        observed: The call as detectors saw it, shared by duplicates; None if it is exempt or could not be followed.
-        duplicate: True if the same identity came before it in this round.
-        verdict: The detection; None where no rung was crossed.
-        followed: Whether its result is wanted; False for what is too much of a large fan-out.
-    """
-
-    id: str
-    observed: ObservedCall | None
-    duplicate: bool = False
-    verdict: Verdict | None = None
-    followed: bool = True
-
-    @property
-    def action(self) -> Action | None:
-        """The action that is taken."""
-        return None if self.verdict is None else self.verdict.action
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +50,6 @@ class _Best:
     fact: str
     advice: Advice
     evidence: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """Something for the next model call."""
-
-    action: Action
-    detector: str
-    identity: str
-    since: int
-    text: str
-
-
-@dataclass(slots=True)
-class ScoredRound:
-    """A round after scoring.
-
-    Attributes:
-        followed: The distinct calls whose results are wanted.
-        rows: Every call, in order; None where `followed` says it all: each call is followed, and none has a verdict.
-        effects: What the next model call is to be told.
-        fired: Whether there is any verdict.
-    """
-
-    followed: list[ObservedCall]
-    rows: list[ScoredCall] | None
-    effects: Sequence[Effect] = ()
-    fired: bool = False
-
-    @property
-    def calls(self) -> list[ScoredCall]:
-        """Every call, in order."""
-        if self.rows is None:
-            self.rows = [ScoredCall(call.call_id, call) for call in self.followed]
-        return self.rows
 
 
 class Scorer:
@@ -168,7 +107,7 @@ class Scorer:
         if len(calls) == 1 and first is not None:  # by far the most common round
             scored = ScoredRound([first], None)
         else:
-            scored = self._gathered(calls, [first, *(self._observe(call) for call in calls[1:])])
+            scored = gathered(calls, [first, *(self._observe(call) for call in calls[1:])])
         followed = scored.followed
         best = self._strongest(followed, number)
         if not best:
@@ -183,28 +122,6 @@ class Scorer:
                         row.verdict = verdict
         scored.effects, scored.fired = effects, True
         return scored
-
-    def _gathered(self, calls: Sequence[ToolCall], observed: Sequence[ObservedCall | None]) -> ScoredRound:
-        """The calls of a round, equal ones gathered, not scored yet."""
-        distinct: dict[str, ObservedCall] = {}
-        for one in observed:
-            if one is not None:
-                distinct.setdefault(one.identity, one)
-        followed = list(distinct.values())
-        if len(followed) == len(calls) <= MAX_CALLS:
-            return ScoredRound(followed, None)
-        kept = distinct
-        if len(followed) > MAX_CALLS:
-            followed = sorted(followed, key=lambda call: call.identity)[:MAX_CALLS]
-            kept = {call.identity: call for call in followed}
-        rows: list[ScoredCall] = []
-        for call, one in zip(calls, observed, strict=True):
-            if one is None:
-                rows.append(ScoredCall(_id_of(call), None))
-            else:
-                first = distinct[one.identity]
-                rows.append(ScoredCall(one.call_id, first, first is not one, followed=one.identity in kept))
-        return ScoredRound(followed, rows)
 
     def _observe(self, call: ToolCall) -> ObservedCall | None:
         """A call as detectors see it; None if it is exempt or cannot be followed."""
@@ -409,10 +326,3 @@ class Scorer:
     def _leave_out(self, detector: Detector, error: Exception) -> None:
         self._faults.note(f"detector {detector.name}", error, text="It is switched off for this run.")
         self._use([other for other in self.detectors if other is not detector])
-
-
-def _id_of(call: ToolCall) -> str:
-    try:
-        return call_key(call.id)
-    except Exception:  # noqa: BLE001  # an SDK's odd object; its result cannot be matched, and counts as unchanged
-        return ""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 from loopguard_core import _messages
 from loopguard_core._bounded import call_key
 from loopguard_core._events import DoomLoopDetected, ResultRecorded, RoundJudged
+from loopguard_core._ladder import RANK
 from loopguard_core._round_events import judged_calls, recorded_result
-from loopguard_core._scoring import RANK, ScoredRound
+from loopguard_core._scored import ScoredRound
 from loopguard_core._session_saving import SessionSaving
 from loopguard_core._spending import Shadow
 from loopguard_core._types import Action, Decision, Stop, ToolCall, Verdict

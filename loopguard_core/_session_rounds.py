@@ -8,7 +8,7 @@ from typing import Any
 from loopguard_core import _messages
 from loopguard_core._contained import contained, nothing
 from loopguard_core._refusals import Refusals
-from loopguard_core._scoring import ScoredCall, ScoredRound
+from loopguard_core._scored import ScoredCall, ScoredRound
 from loopguard_core._session_model import SessionModelCalls
 from loopguard_core._types import Action, Decision, Stop, ToolCall
 

@@ -17,7 +17,8 @@ from loopguard_core._outcome import OWN_WORDS
 from loopguard_core._pending_text import PendingText
 from loopguard_core._refusals import Refusals
 from loopguard_core._round import OpenRound
-from loopguard_core._scoring import Effect, Scorer
+from loopguard_core._scored import Effect
+from loopguard_core._scoring import Scorer
 from loopguard_core._spending import Shadow
 from loopguard_core._types import Directive, Stop, Usage, Verdict
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loopguard_core._contained import contained, nothing
-from loopguard_core._scoring import RANK, Effect
+from loopguard_core._ladder import RANK
+from loopguard_core._scored import Effect
 from loopguard_core._session_hooks import SessionHooks
 from loopguard_core._types import Action, Channel, Stop, Verdict
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loopguard_core import _shell
+from loopguard_core import _trait_words as known
 from loopguard_core._masking import MASKS, Masker
 from loopguard_core._search_query import is_search
 
@@ -36,63 +37,9 @@ WAITS: Traits = frozenset({"waits"})
 DELEGATES: Traits = frozenset({"delegates"})
 _NEW_THINGS = frozenset({"mutates", "delegates"})
 
-_READ_WORDS = frozenset(
-    """get gets read reads list lists ls search searches find finds fetch fetches lookup look query queries view
-    views show shows describe check checks grep glob cat head tail retrieve inspect count scan browse select
-    explain analyze analyse summarize summarise calculate compute evaluate validate verify test tests lint diff
-    compare screenshot snapshot extract scrape crawl peek stat measure estimate load open download preview render
-    think plan thought reason recall remember ask detect classify translate parse whoami info status history
-    observe see watch monitor download capture examine review audit locate dump tree
-    buscar consultar obtener leer listar mostrar verificar calcular rechercher chercher lister lire obtenir afficher
-    verifier calculer suchen lesen holen anzeigen abrufen berechnen ler obter cercare leggere zoeken lezen""".split()
-)
-_MUTATION_WORDS = frozenset(
-    """send sends create creates update updates delete deletes remove removes write writes edit edits insert inserts
-    replace replaces patch put post save saves store stores set sets add adds append move moves rename merge
-    commit push deploy pay pays charge refund transfer book cancel submit publish upload install uninstall apply
-    approve reject assign close reopen archive mark tag label comment reply forward schedule reserve order buy
-    sell purchase withdraw invite share grant revoke enable disable reset restart rollback revert undo drop
-    truncate register subscribe unsubscribe notify message email mail sms tweet dm issue file escalate resolve
-    provision scale migrate import record log charge modify change complete finish trigger spawn kill terminate
-    start stop launch upgrade downgrade rewrite overwrite
-    crear enviar actualizar borrar eliminar guardar publicar escribir
-    creer envoyer supprimer publier ecrire enregistrer senden erstellen anlegen loeschen speichern schreiben buchen
-    criar atualizar apagar salvar inviare""".split()
-)
-_STARTING_WORDS = frozenset(
-    """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule
-    build""".split()
-)
-_UI_WORDS = frozenset(
-    """click tap press scroll swipe hover drag drop type fill key keypress keys navigate goto back forward next previous
-    focus mouse""".split()
-)
-_THINKING_WORDS = frozenset(
-    """think thinking thought thoughts sequentialthinking reflect reflection reasoning ponder brainstorm""".split()
-)
-_PLAN_WORDS = frozenset("plan plans todo todos checklist".split())
-_EDITING_WORDS = frozenset("replace edit write patch insert rewrite".split())
 _DEED_KEYS = ("command", "subcommand", "action", "operation", "op", "verb", "mode", "method")
 _DEED = re.compile(r"[a-zA-Z]+(?:[_-][a-zA-Z]+){0,3}")
 _LONGEST_DEED = 32
-_TEST_WORDS = frozenset("test tests pytest lint typecheck".split())
-_POLL_WORDS = frozenset("poll polls polling status progress health heartbeat".split())
-_STARTED = frozenset("run build deploy launch queue".split())
-"""Words for starting something that are also names of what was started: `build_status` asks, it does not build."""
-_READING_ENDS = frozenset("search read get list fetch lookup find query view show".split())
-_FACT_WORDS = frozenset(
-    """status state progress info list count details history log logs results result output version health summary
-    stats metrics""".split()
-)
-_SHELL_NAMES = frozenset(
-    """bash sh shell zsh fish exec terminal powershell pwsh cmd console command run_command run_shell
-    run_shell_command execute_command execute_shell shell_exec shell_command run_terminal_cmd run_in_terminal
-    local_shell container_exec run_bash execute_bash terminal_run ssh ssh_exec run_terminal_command""".split()
-)
-_CODE_NAMES = frozenset(
-    """python execute run_python python_repl repl code code_interpreter jupyter execute_python ipython
-    run_code""".split()
-)
 _HANDOFF = re.compile(
     r"(?:transfer(?:_back)?_to|hand_?off(?:_to)?|delegate(?:_to|_work)?|switch_to|route_to|consult|call_agent|ask_agent"
     r"|assign_(?:to|work)|return_(?:control|to)|hand_back|give_back|pass_to|run_agent|spawn_agent|sub_?agente?|invoke_agent|dispatch_agent)(?:_\w+)?$|task$"
@@ -184,13 +131,13 @@ def infer(name: str) -> Nature:
         return Nature()
     plain = _plain(name)
     words = [word for word in plain.split("_") if word]
-    if plain in _SHELL_NAMES or (plain.endswith(("_bash", "_shell", "_exec", "_terminal")) and "get" not in words):
+    if plain in known.SHELL_NAMES or (plain.endswith(("_bash", "_shell", "_exec", "_terminal")) and "get" not in words):
         return Nature(shell=True, starts=True)  # noqa: S604  # says of a tool that it is one
     if _shell.is_program(plain):
         return Nature(shell=True, program=plain)  # noqa: S604  # as above
-    if plain in _CODE_NAMES:
+    if plain in known.CODE_NAMES:
         return Nature(starts=True)
-    if _HANDOFF.match(plain) or (_AGENT.match(plain) and words[0] not in _READ_WORDS | _MUTATION_WORDS):
+    if _HANDOFF.match(plain) or (_AGENT.match(plain) and words[0] not in known.READ_WORDS | known.MUTATION_WORDS):
         return Nature(DELEGATES, starts=True)
     if _WAIT_FOR.match(plain):
         return Nature(WAITS)
@@ -206,13 +153,15 @@ def _plain(name: str) -> str:
 
 def _from_words(plain: str, words: list[str]) -> Nature:
     statement = bool({"sql", "query", "db", "database", "http", "request", "api", "fetch", "graphql"} & set(words))
-    ui = bool(_UI_WORDS & set(words)) and not {"get", "list", "search", "find"} & set(words[:1])
-    starting = _STARTING_WORDS & set(words[:2])
-    asks = bool(words) and words[-1] in _POLL_WORDS and starting <= _STARTED
-    starts = bool(starting) and words[0] not in _READ_WORDS and not asks
-    polls = bool(words and (words[-1] in _POLL_WORDS or _POLL_WORDS & set(words[:1]))) or bool(_WAIT_UNTIL.match(plain))
+    ui = bool(known.UI_WORDS & set(words)) and not {"get", "list", "search", "find"} & set(words[:1])
+    starting = known.STARTING_WORDS & set(words[:2])
+    asks = bool(words) and words[-1] in known.POLL_WORDS and starting <= known.STARTED
+    starts = bool(starting) and words[0] not in known.READ_WORDS and not asks
+    polls = bool(words and (words[-1] in known.POLL_WORDS or known.POLL_WORDS & set(words[:1]))) or bool(
+        _WAIT_UNTIL.match(plain)
+    )
     traits = _verb(words, ui=ui)
-    if traits == READS and not _TEST_WORDS.isdisjoint(words[:2]):
+    if traits == READS and not known.TEST_WORDS.isdisjoint(words[:2]):
         traits = TESTS
     if polls and "mutates" not in traits and not starts:
         traits = POLLS
@@ -228,8 +177,8 @@ def _from_words(plain: str, words: list[str]) -> Nature:
         writes_files=writes_files,
         searches=searches,
         mask=_MASK_SEARCHING if searches else _MASK,
-        thinks=bool(_THINKING_WORDS & set(words)),
-        plans=bool(_PLAN_WORDS & set(words)) and "reads" not in traits,
+        thinks=bool(known.THINKING_WORDS & set(words)),
+        plans=bool(known.PLAN_WORDS & set(words)) and "reads" not in traits,
         deed="reads" not in traits,
     )
 
@@ -238,18 +187,18 @@ def _verb(words: list[str], *, ui: bool) -> Traits:
     """The trait of the word that says what is done: a fact asked for at the end, else the first verb."""
     if not words:
         return UNKNOWN
-    if words[-1] in _FACT_WORDS and not (
-        words[0] in _MUTATION_WORDS and len(words) == 2 and words[0] in ("set", "update", "write", "save")
+    if words[-1] in known.FACT_WORDS and not (
+        words[0] in known.MUTATION_WORDS and len(words) == 2 and words[0] in ("set", "update", "write", "save")
     ):
         return READS
-    if words[-1] in _READING_ENDS and words[0] not in _MUTATION_WORDS:
+    if words[-1] in known.READING_ENDS and words[0] not in known.MUTATION_WORDS:
         return READS  # `vector_store_search`, `memory_query`
-    if not _EDITING_WORDS.isdisjoint(words):
+    if not known.EDITING_WORDS.isdisjoint(words):
         return MUTATES  # `search_replace`, `find_and_replace`
     for word in words:
-        if word in _READ_WORDS:
+        if word in known.READ_WORDS:
             return READS
-        if word in _MUTATION_WORDS:
+        if word in known.MUTATION_WORDS:
             return MUTATES
     return MUTATES if ui else UNKNOWN
 
@@ -260,7 +209,7 @@ def _of_deed(arguments: Any) -> Traits | None:
     if deed is None:
         return None
     words = _plain(deed).split("_")
-    return _verb(words, ui=not _UI_WORDS.isdisjoint(words)) or None
+    return _verb(words, ui=not known.UI_WORDS.isdisjoint(words)) or None
 
 
 def _deed(arguments: Any) -> str | None:

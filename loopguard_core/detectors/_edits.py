@@ -10,7 +10,8 @@ import xxhash
 from loopguard_core._bounded import count, short_text
 from loopguard_core._canonical import canonical_json
 from loopguard_core._history import EXPIRY, History
-from loopguard_core.detectors._protocol import Finding, ObservedCall
+from loopguard_core.detectors._observed import ObservedCall
+from loopguard_core.detectors._protocol import Finding
 
 MAX_EDITS = 32
 """Edits remembered, the oldest going first."""

@@ -13,7 +13,8 @@ from loopguard_core._history import History
 from loopguard_core._outcome import Change
 from loopguard_core._ranges import RANGE_KEYS, RANGE_STARTS, Range, range_of
 from loopguard_core._similar import BESIDE
-from loopguard_core.detectors._protocol import Finding, ObservedCall
+from loopguard_core.detectors._observed import ObservedCall
+from loopguard_core.detectors._protocol import Finding
 
 MAX_THINGS = 8
 """Files, lists and the like that are followed; those read longest ago go first."""

@@ -24,7 +24,8 @@ import xxhash
 from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History, Request
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
-from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, ObservedCall
+from loopguard_core.detectors._observed import ObservedCall
+from loopguard_core.detectors._protocol import REPEATS, Detector, Finding
 
 MAX_PERIOD = 8
 """Rounds of the longest lap that is looked for. Source: section 5 of the design."""

@@ -27,7 +27,8 @@ from loopguard_core._bounded import count, short_text
 from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change
-from loopguard_core.detectors._protocol import Detector, Finding, ObservedCall, Past
+from loopguard_core.detectors._observed import ObservedCall, Past
+from loopguard_core.detectors._protocol import Detector, Finding
 
 MAX_IDENTITIES = 40
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""

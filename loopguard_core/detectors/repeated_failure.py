@@ -26,7 +26,8 @@ from loopguard_core._bounded import count, short_text
 from loopguard_core._failures import TRANSIENT, Failure
 from loopguard_core._history import History
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
-from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, ObservedCall
+from loopguard_core.detectors._observed import ObservedCall
+from loopguard_core.detectors._protocol import REPEATS, Detector, Finding
 
 MAX_TOOLS = 16
 """Failing tools remembered; those that failed longest ago go first."""

@@ -27,7 +27,8 @@ from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core._outcome import Change
 from loopguard_core._search_query import keywords
 from loopguard_core._types import Channel
-from loopguard_core.detectors._protocol import REPEATS, Detector, Finding, ObservedCall
+from loopguard_core.detectors._observed import ObservedCall
+from loopguard_core.detectors._protocol import REPEATS, Detector, Finding
 
 REPETITION = frozenset(
     {"repetition", "repetition_detected", "repetitive", "loop", "loop_detected", "finished_repetition"}

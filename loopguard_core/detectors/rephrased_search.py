@@ -29,7 +29,8 @@ from loopguard_core._search_query import (
     without_joints,
 )
 from loopguard_core._search_results import MAX_ENTRIES, overlap
-from loopguard_core.detectors._protocol import REPEATS, SEARCHES, Detector, Finding, ObservedCall
+from loopguard_core.detectors._observed import ObservedCall
+from loopguard_core.detectors._protocol import REPEATS, SEARCHES, Detector, Finding
 from loopguard_core.detectors._retries import Retries
 
 NEW_SHARE = 0.25

@@ -41,8 +41,9 @@ from loopguard_core._similar import (
     without_words_of,
 )
 from loopguard_core.detectors._edits import Edits
+from loopguard_core.detectors._observed import ObservedCall, plain_of
 from loopguard_core.detectors._pages import Pages
-from loopguard_core.detectors._protocol import CHANGES, REPEATS, Detector, Finding, ObservedCall, plain_of
+from loopguard_core.detectors._protocol import CHANGES, REPEATS, Detector, Finding
 
 MAX_TOOLS = 16
 """Tools with something to count; those counted longest ago go first."""

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from itertools import accumulate
 
-from loopguard_core._ladder import RUNGS
-from loopguard_core._scoring import RANK
+from loopguard_core._ladder import RANK, RUNGS
 from loopguard_core._types import Action
 from loopguard_core.report._html import Markup, el, joined
 from loopguard_core.report._story import Story

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loopguard_core._scoring import RANK
+from loopguard_core._ladder import RANK
 from loopguard_core._types import Action, Verdict
 
 _MAX_ROUNDS = 64

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from loopguard_core._identity import display_name
-from loopguard_core._scoring import RANK
+from loopguard_core._ladder import RANK
 from loopguard_core._types import Action, Verdict
 from loopguard_core.report._html import Markup, cut, el, joined, name_of
 from loopguard_core.report._loops import evidence_rounds
