@@ -193,6 +193,10 @@ class History:
         """Whether the run has been waiting since an identity was last asked for, so that nothing new is no wonder."""
         return self.waiting > 0 and self.waiting >= past.last
 
+    def changed_by_others(self, tool: str, number: int) -> bool:
+        """Whether another tool changed the world after a round."""
+        return self.epoch > number and self.epoch_tool != tool
+
     def _judge(self, call: ObservedCall, past: Past) -> None:
         """Whether what accumulated about the call starts afresh."""
         last = past.last

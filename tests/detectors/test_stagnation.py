@@ -556,6 +556,15 @@ def test_a_plan_beside_work_and_a_plan_that_gets_done() -> None:
     assert first_at(actions(found)) == {}
 
 
+def test_a_plan_that_the_user_wants_changed() -> None:
+    run = Run(STAGNATION)
+    found = []
+    for number in range(6):
+        found.append(run("update_plan", {"plan": [{"step": f"step {number}", "status": "pending"}]}))
+        run.session.user_turn()
+    assert first_at(actions(found)) == {}
+
+
 class TestWordsThatAreOnlyPrinted:
     """What a command prints does nothing: `echo alpha; cat x` and `echo bravo; cat x` are one question."""
 

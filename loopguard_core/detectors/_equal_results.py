@@ -1,0 +1,117 @@
+"""Different arguments, and a result that says something and was there before."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from loopguard_core._history import History
+from loopguard_core._masking import same_words_but_ids
+from loopguard_core._outcome import Change, Result
+from loopguard_core._similar import same_words
+from loopguard_core.detectors._observed import ObservedCall
+from loopguard_core.detectors._protocol import Finding
+from loopguard_core.detectors._rows import MAX_TOOLS, Row, Rows, restored, saved
+
+_SAYS_SOMETHING = 32  # characters of a result that is more than a yes, a number or "done"
+_HEAD = 24
+
+
+class EqualResults:
+    """Counts results a tool gave before, for other arguments.
+
+    Args:
+        history: What the session has seen.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._rows: Rows = OrderedDict()
+
+    def begin(self, call: ObservedCall, last: ObservedCall) -> Finding | None:
+        """What was counted about a call's tool, now that it is asked for something else."""
+        tool = call.tool_key
+        row = self._rows.get(tool)
+        if row is not None and self._history.changed_by_others(tool, row.last):
+            del self._rows[tool]
+            return None
+        if row is None or call.identity == last.identity:
+            return None
+        evidence = {"results": row.length, "since_round": row.since}
+        return Finding(row.length, row.since, call.identity, "same_result", evidence, about=f"={tool[:32]}")
+
+    def close(self, call: ObservedCall, result: Result, before: ObservedCall | None) -> None:
+        """Count what a call returned; `before` is its tool's call before that."""
+        tells = "mutates" not in call.traits or (call.nature.ui and not result.acknowledges)
+        if result.failed or not tells:
+            return
+        if call.change is Change.FIRST:
+            known = result.digest in self._history.repeated
+            self._seen_before(call.tool_key, result, before, known=known)
+        elif call.change is Change.SAME and (row := self._rows.get(call.tool_key)) is not None:
+            row.length, row.last = row.length + 1, self._history.number
+
+    def _seen_before(self, tool: str, result: Result, before: ObservedCall | None, *, known: bool) -> None:
+        """Count a first result that the tool has given before, for other arguments."""
+        if result.size < _SAYS_SOMETHING:
+            return  # a yes, a number, a "done" may well be the same for many things
+        known = known or (before is not None and volatile(result, before.result))
+        row = self._rows.get(tool)
+        if not known or result.empty or result.pending:
+            if row is not None:
+                del self._rows[tool]
+            return
+        if row is None:
+            row = self._rows[tool] = Row(1, self._history.number - 1, self._history.number)
+            if len(self._rows) > MAX_TOOLS:
+                self._rows.popitem(last=False)
+        row.length, row.last = row.length + 1, self._history.number
+
+    def clear(self) -> None:
+        """Forget."""
+        self._rows.clear()
+
+    def save(self) -> Any:
+        """As plain JSON."""
+        return saved(self._rows)
+
+    def restore(self, state: Any) -> None:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+            TypeError: Not such a state.
+        """
+        self._rows = restored(state)
+
+
+def says_the_same(result: Result, earlier: Result) -> bool:
+    """Whether two results of different arguments say the same: alike failures, or the same lines."""
+    if result.failure is not None and earlier.failure is not None:
+        return result.failure.shape == earlier.failure.shape
+    if result.same_as(earlier) is not Change.CHANGED:
+        return True
+    if result.size == earlier.size and same_words(result.text or "", earlier.text or ""):
+        return True
+    one, other = result.text, earlier.text
+    return (
+        one is not None and other is not None and set(one.casefold().split("\n")) == set(other.casefold().split("\n"))
+    )
+
+
+def volatile(result: Result, earlier: Result | None) -> bool:
+    """Whether a result is the one before but for what changes by itself; a cheap look first, because few are."""
+    if earlier is None or abs(result.size - earlier.size) > _HEAD:
+        return False
+    one, other = result.text, earlier.text
+    if one is None or other is None or (one[:_HEAD] != other[:_HEAD] and one[-_HEAD:] != other[-_HEAD:]):
+        return False
+    return same_words_but_ids(one, other) and result.masked == earlier.masked
+
+
+def reordered(result: Result, earlier: Result) -> bool:
+    """Whether two results hold the same characters in another order; again a cheap look first."""
+    if result.size != earlier.size or result.size < _SAYS_SOMETHING:
+        return False
+    one, other = result.text, earlier.text
+    return one is not None and other is not None and sorted(one) == sorted(other)
