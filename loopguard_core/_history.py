@@ -11,27 +11,24 @@ the same transcript gives the same history.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Sequence
-from typing import Any
 
-from loopguard_core._bounded import count, short_text
+from loopguard_core._history_state import (
+    MAX_HOT,
+    MAX_IDENTITIES,
+    MAX_RESULTS,
+    MAX_TOOLS,
+    WIDE,
+    HistoryState,
+    Request,
+)
 from loopguard_core._masking import same_words_but_ids
 from loopguard_core._outcome import Change, Result
 from loopguard_core._ranges import RANGE_STARTS
-from loopguard_core._similar import BESIDE, gist
+from loopguard_core._similar import BESIDE
 from loopguard_core._wording import PLAIN
 from loopguard_core.detectors._observed import ObservedCall, Past
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES
-
-MAX_IDENTITIES = 40
-"""Identities remembered; those seen longest ago go first. No round has more."""
-
-MAX_TOOLS = 8
-"""Tools whose last call is remembered whole."""
-
-MAX_ROUNDS = 64
-"""Rounds that are looked back on, for cycles."""
 
 MAX_HELD = 16 * 1024
 """Bytes of results held in memory until they can be compared; never saved."""
@@ -39,90 +36,17 @@ MAX_HELD = 16 * 1024
 EXPIRY = 8
 """Rounds of news after which a streak ends. Source: section 5 of the design."""
 
-_WIDE = 8  # calls of one round that are told apart in the look back
-MAX_RESULTS = 32
 _HEAD = 24  # characters, and difference in length, by which a result looks like the one before
 _TELLING = frozenset({"mutates", "delegates"})
 # An enum's members are slow to come by.
 _FIRST, _SAME, _VOLATILE, _CHANGED, _BACK = Change.FIRST, Change.SAME, Change.VOLATILE, Change.CHANGED, Change.BACK
 _TELLING_FIELDS = RANGE_STARTS | BESIDE
-_ALL = REPEATS | SEARCHES | CHANGES
-MAX_HOT = 16
 _LULL = 4  # rounds without news
 _HOT = 8  # rounds for which a tool is watched after something about it repeated
 
 
-Request = tuple[str, int]
-"""An identity, and the number of the outcome it had."""
-
-
-class History:
-    """What one session has seen so far.
-
-    Attributes:
-        rounds: The last rounds, oldest first: number, what was requested in it, whether it brought news.
-        news: Rounds that brought news, counted from the start.
-        epoch: Round of the last successful new mutation; 0 before the first.
-        last_news: The last round that brought news.
-        epoch_tool: The tool that made it.
-        read_change: The last round in which a reading call's result changed.
-        renumbered: The last round in which a reading call's result differed in what changes by itself alone.
-        last_result: The last round in which a result came in.
-        slept: The last round that let time pass: a call that waits, or one that sleeps before it looks.
-        waiting: The last round in which time was let pass, or something not done yet was asked about.
-        last_calls: The last call of each tool that brought a result, as the next one is compared with it: shrunk.
-            Each knows the one before it.
-        number: The present round.
-        results: The last results, by hash: the tool that gave each.
-        repeated: Those of the round that was closed last which their tool had given before.
-        tracked: Tools that a detector counts something about, also while the same call is repeated to the letter.
-        listening: Set by a detector that wants to see rounds in which nothing repeats, too.
-    """
-
-    def __init__(self) -> None:
-        self.rounds: deque[tuple[int, tuple[Request, ...], bool]] = deque(maxlen=MAX_ROUNDS)
-        self.news = 0
-        self.last_news = 0
-        self.epoch = 0
-        self.epoch_tool = ""
-        self.read_change = 0
-        self.renumbered = 0
-        self.slept = 0
-        self.waiting = 0
-        self.last_calls: OrderedDict[str, ObservedCall] = OrderedDict()
-        self._epoch_by = ""
-        # Plain dictionaries, which keep the order of insertion: what a healthy round fills has to be fast.
-        self._known: dict[str, Past] = {}
-        self._held: dict[str, Result] = {}
-        self._bytes = 0
-        self._hot: dict[str, int] = {}
-        self._failed = False
-        self._same = False
-        self._cues_begun = 0
-        self.last_result = 0
-        self.number = 0
-        self.listening = False
-        self.results: dict[str, str] = {}
-        self.repeated: set[str] = set()
-        self.tracked: set[str] = set()
-
-    def past(self, identity: str) -> Past | None:
-        """What is known of an identity."""
-        return self._known.get(identity)
-
-    def rounds_of(self, since: int, *, identity: str | None = None, tool: str | None = None) -> list[int]:
-        """The rounds remembered that a streak consists of, oldest first.
-
-        Args:
-            since: Round in which it began.
-            identity: Only rounds that asked for this call.
-            tool: Only rounds that asked for this tool, as `ObservedCall.tool_key` has it.
-        """
-        recent = [(number, requests) for number, requests, _ in self.rounds if number >= since]
-        if identity is None and tool is None:
-            return [number for number, _ in recent]
-        wanted = {identity} if identity else {name for name, past in self._known.items() if past.tool == tool}
-        return [number for number, requests in recent if not wanted.isdisjoint([name for name, _ in requests])]
+class History(HistoryState):
+    """What one session has seen so far, kept up round by round."""
 
     def begin(self, calls: Sequence[ObservedCall], number: int) -> int:
         """Look the calls of a round up, before anything is scored.
@@ -188,14 +112,6 @@ class History:
         self._hot[tool] = _HOT
         if len(self._hot) > MAX_HOT:
             del self._hot[next(iter(self._hot))]
-
-    def waited(self, past: Past) -> bool:
-        """Whether the run has been waiting since an identity was last asked for, so that nothing new is no wonder."""
-        return self.waiting > 0 and self.waiting >= past.last
-
-    def changed_by_others(self, tool: str, number: int) -> bool:
-        """Whether another tool changed the world after a round."""
-        return self.epoch > number and self.epoch_tool != tool
 
     def _judge(self, call: ObservedCall, past: Past) -> None:
         """Whether what accumulated about the call starts afresh."""
@@ -292,7 +208,7 @@ class History:
             past.news = self.news
             requests.append((call.identity, past.outcome if past.earlier else 0))
         if len(requests) > 1:
-            requests = sorted(requests)[:_WIDE]
+            requests = sorted(requests)[:WIDE]
         self.rounds.append((number, tuple(requests), news))
         return cues
 
@@ -339,77 +255,6 @@ class History:
                 self.renumbered = self.number
         return change
 
-    def user_turn(self) -> None:
-        """A user spoke: what is known of the world stands, what was counted does not."""
-        self.rounds.clear()
-        self.last_calls.clear()
-        self.results.clear()
-        self._hot.clear()
-        self._same = False
-
-    # -- save and resume ---------------------------------------------------------------------------------------
-
-    def save(self) -> Any:
-        """As plain JSON: hashes and counts, no text."""
-        index = {identity: place for place, identity in enumerate(self._known)}
-        return {
-            "known": [[identity, *past.save()] for identity, past in self._known.items()],
-            "rounds": [
-                [number, places, int(news)]
-                for number, requests, news in self.rounds
-                if (places := [[index[identity], outcome] for identity, outcome in requests if identity in index])
-            ],
-            "marks": [
-                *(self.news, self.last_news, self.epoch, self.read_change),
-                *(self.renumbered, self.slept, self.waiting, self.last_result),
-            ],
-            "epoch_by": [self._epoch_by, self.epoch_tool],
-            "calls": [[tool, _saved(last)] for tool, last in self.last_calls.items()],
-            "hot": [list(row) for row in self._hot.items()],
-            "flags": self._failed + 2 * self.listening + 4 * self._cues_begun + 4 * (_ALL + 1) * self._same,
-            "results": [list(row) for row in self.results.items()],
-            "number": self.number,
-            "tracked": sorted(self.tracked)[:MAX_HOT],
-        }
-
-    def restore(self, state: Any) -> None:
-        """Take over what `save` gave.
-
-        Raises:
-            ValueError: Not such a state.
-        """
-        try:
-            known = {
-                short_text(identity): Past.restored(identity, saved)
-                for identity, *saved in state["known"][-MAX_IDENTITIES:]
-            }
-            names = list(known)
-            rounds = [
-                (count(number), tuple((names[count(i)], count(outcome)) for i, outcome in places[:_WIDE]), bool(new))
-                for number, places, new in state["rounds"][-MAX_ROUNDS:]
-            ]
-            marks = [count(mark) for mark in state["marks"]]
-            news, last_news, epoch, read_change, renumbered, slept, waiting, last_result = marks
-            epoch_by, epoch_tool = map(short_text, state["epoch_by"])
-            calls = [(short_text(tool), _restored(tool, last)) for tool, last in state["calls"][-MAX_TOOLS:]]
-            hot = {short_text(tool): count(left) for tool, left in state["hot"][-MAX_HOT:]}
-            flags, number = count(state["flags"]), count(state["number"])
-            results = [(short_text(digest), short_text(tool)) for digest, tool in state["results"][-MAX_RESULTS:]]
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError("not a saved history") from error
-        self.__init__()  # type: ignore[misc]  # afresh, then filled
-        self._known = known
-        self.rounds.extend(rounds)
-        self.news, self.last_news, self.epoch, self.waiting = news, last_news, epoch, waiting
-        self.read_change, self.renumbered, self.slept = read_change, renumbered, slept
-        self._epoch_by, self.epoch_tool, self.last_result = epoch_by, epoch_tool, last_result
-        self.last_calls.update(calls)
-        self._hot, self.number = hot, number
-        self._failed, self.listening = bool(flags & 1), bool(flags & 2)
-        self._cues_begun, self._same = flags // 4 & _ALL, bool(flags // 4 & (_ALL + 1))
-        self.results.update(results)
-        self.tracked = {short_text(tool) for tool in state["tracked"][:MAX_HOT]}
-
 
 def _may_repeat(result: Result, earlier: Result | None) -> bool:
     """A cheap first look whether a tool gave nearly the same before: few results do."""
@@ -421,24 +266,3 @@ def _may_repeat(result: Result, earlier: Result | None) -> bool:
     if one is None or other is None or one[:_HEAD] != other[:_HEAD]:
         return False
     return same_words_but_ids(one, other)
-
-
-def _saved(last: ObservedCall) -> list[Any]:
-    """The last call of a tool as plain JSON: a hash in place of the arguments."""
-    if last.gist is None and last.text:
-        last.gist = gist(last.plain)
-    return [last.identity, last.gist, None if last.result is None else last.result.save(), last.number, last.run]
-
-
-def _restored(tool: str, state: Any) -> ObservedCall:
-    """Take over what `_saved` gave.
-
-    Raises:
-        ValueError: Not such a state.
-    """
-    identity, known, result, number, run = state
-    last = ObservedCall("", tool, tool, short_text(identity))
-    last.gist = None if known is None else short_text(known)
-    last.result = None if result is None else Result.restored(result)
-    last.number, last.run = count(number), count(run)
-    return last

@@ -17,6 +17,7 @@ from loopguard_core._bounded import SHORT_ID, call_key
 from loopguard_core._calls import Identifier
 from loopguard_core._faults import Faults
 from loopguard_core._history import History
+from loopguard_core._history_state import ALL
 from loopguard_core._identity import display_name
 from loopguard_core._ladder import RANK, Ladder
 from loopguard_core._policy import Policy
@@ -25,12 +26,9 @@ from loopguard_core._spending import Spending
 from loopguard_core._traits import Nature
 from loopguard_core._types import Action, Channel, ToolCall, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
-from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_ALL = REPEATS | SEARCHES | CHANGES
 
 MAX_SHOWN = 32
 """Rounds named in the evidence of a verdict, the last ones."""
@@ -98,8 +96,8 @@ class Scorer:
         self._ends = tuple(d for d in detectors if type(d).end_message is not Detector.end_message)
         begin = [d for d in detectors if type(d).begin_round is not Detector.begin_round]
         close = [d for d in detectors if type(d).close_round is not Detector.close_round]
-        self._begin = [tuple(d for d in begin if not d.wakes_on or d.wakes_on & cues) for cues in range(_ALL + 1)]
-        self._close = [tuple(d for d in close if not d.wakes_on or d.wakes_on & cues) for cues in range(_ALL + 1)]
+        self._begin = [tuple(d for d in begin if not d.wakes_on or d.wakes_on & cues) for cues in range(ALL + 1)]
+        self._close = [tuple(d for d in close if not d.wakes_on or d.wakes_on & cues) for cues in range(ALL + 1)]
 
     def score(self, calls: Sequence[ToolCall], number: int, message_index: int, judge: Judge) -> ScoredRound:
         """Score a round."""
@@ -140,7 +138,7 @@ class Scorer:
         best: dict[str, _Best] | None = None
         history = self.history
         if history is None:
-            cues = _ALL
+            cues = ALL
         else:
             if self._identifier.waited:
                 history.waiting = history.slept = number
@@ -304,7 +302,7 @@ class Scorer:
             calls: Its distinct calls, each with its outcome.
             number: The round.
         """
-        cues = _ALL if self.history is None else self.history.close(calls, number)
+        cues = ALL if self.history is None else self.history.close(calls, number)
         for detector in self._close[cues]:
             try:  # as in `_strongest`
                 detector.close_round(calls)

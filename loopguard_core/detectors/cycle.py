@@ -22,7 +22,8 @@ from typing import Any, ClassVar
 import xxhash
 
 from loopguard_core._bounded import count, short_text
-from loopguard_core._history import History, Request
+from loopguard_core._history import History
+from loopguard_core._history_state import Request
 from loopguard_core._ladder import DEFAULT_LADDERS, Ladder
 from loopguard_core.detectors._observed import ObservedCall
 from loopguard_core.detectors._protocol import REPEATS, Detector, Finding
