@@ -15,7 +15,7 @@ try:
     from loopguard_llama_index.tools import guard_tool
 except ImportError as error:
     raise ImportError(
-        "loopguard_llama_index needs llama-index-core 0.14.22 or a later 0.14: pip install 'loopguard-core[llama-index]'"
+        "loopguard_llama_index needs llama-index-core from 0.14.22 on: pip install 'loopguard-core[llama-index]'"
     ) from error
 
 guard = guard_agent

@@ -77,8 +77,7 @@ class NearRule:
             return None
         window = text[-WINDOW:].encode("utf-8", "surrogatepass")[-WINDOW:]
         if len(window) < WINDOW:
-            if len(window) * 2 > position * 3:  # scripts of several bytes a character: it is full before the next look
-                self.next_look = position + (WINDOW - len(window)) * position // len(window)
+            self.next_look = min(self.next_look, position + _until_full(len(window), position))
             return None
         share = variety(window, _WORTH_WIDE)
         if share <= VARIETY:
@@ -93,6 +92,11 @@ class NearRule:
             if share <= WIDE_VARIETY and reads_like_prose(_oldest(wide)):
                 return share
         return None
+
+
+def _until_full(size: int, position: int) -> int:
+    """Characters until the window is full, where a character has several bytes: that is before the next look."""
+    return (WINDOW - size) * position // size if size * 2 > position * 3 else _STEP
 
 
 def variety(data: bytes, enough: float = 1.0) -> float:
