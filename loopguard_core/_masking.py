@@ -262,6 +262,13 @@ class Masker:
             return f"{instance[1]}-{HOLE}"
         if "uuids" in named and _random(word):
             return HOLE
+        # In brackets: a fraction by itself may be what was searched for.
+        if (
+            "scores" in named
+            and _FRACTION.fullmatch(word)
+            and match.string[match.start() - 1 : match.start()] in ("(", "[")
+        ):
+            return HOLE
         if "timestamps" in named and _STAMP.search(word):
             return _STAMP.sub(HOLE, word)
         if "floats" in named and _LONG_FLOAT.fullmatch(word):
@@ -302,7 +309,10 @@ class Masker:
 
 
 _WHOLE: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
-    *(("timestamps", _TIME), ("uuids", _UUID), ("hashes", _HEX), ("addresses", _ADDRESS), ("scores", _FRACTION)),
+    ("timestamps", _TIME),
+    ("uuids", _UUID),
+    ("hashes", _HEX),
+    ("addresses", _ADDRESS),
 )
 
 

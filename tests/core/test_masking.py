@@ -334,6 +334,7 @@ def test_how_well_an_entry_matched_is_no_news_of_a_search() -> None:
     one, other = "[1] score=0.8179 note: file first (0.7429)", "[1] score=0.8238 note: file first (0.7545)"
     assert searching(one) == searching(other)
     assert searching('{"relevance": 0.9026, "text": "a"}') == searching('{"relevance": 0.9, "text": "a"}')
+    assert searching("the rate is 0.8123 today") != searching("the rate is 0.8211 today")
     # Elsewhere it is what was asked for.
     assert mask(one) != mask(other)
     assert infer("evaluate_model").mask("score=0.8179 on test") != infer("evaluate_model").mask("score=0.8238 on test")
