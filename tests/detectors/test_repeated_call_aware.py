@@ -38,6 +38,12 @@ class TestMutations:
         found = [run("click", {"element": "next"}, "ok") for _ in range(14)]
         assert first_at(actions(found)) == {"observe": 6, "steer": 12}
 
+    def test_one_whose_short_answer_has_changed_before_does_tell(self) -> None:
+        run = Run(REPEATED)
+        places = ["38%; 24 cards", "71%; 48 cards", *["100%; 61 cards"] * 4]
+        found = [run("browser_scroll", {"dy": 1600}, f"scrolled; position {place}") for place in places]
+        assert actions(found)[3:] == [None, "observe", "block"]
+
     def test_one_that_shows_the_page_does(self) -> None:
         run = Run(REPEATED)
         found = [run("click", {"element": "next"}, "The page: " + "words and more words. " * 20) for _ in range(6)]
@@ -447,6 +453,14 @@ class TestThingsLookedAtTogether:
 
     def test_among_two_that_move_it_is_a_poll(self) -> None:
         assert first_at(self.watch(2, 13)) == {"observe": 2, "steer": 12}
+
+    def test_one_that_fails_is_not_looked_at(self) -> None:
+        run = Run(REPEATED)
+        found = []
+        for number in range(4):
+            others = [("read_gauge", {"name": n}, f"reading {number * 7 + n} of gauge {n}") for n in range(2)]
+            found.append(run.round(("read_gauge", {"name": "phase"}, "Error: no such gauge"), *others)[0])
+        assert first_at(actions(found))["block"] == 3
 
     @pytest.mark.parametrize("moving", [0, 1])
     def test_alone_or_beside_one_it_is_not(self, moving: int) -> None:
