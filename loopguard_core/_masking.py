@@ -133,6 +133,7 @@ _DURATION = re.compile(
 _AGE = re.compile(r"\d{1,5}[dhm]")
 _AGE_AFTER = re.compile(r" {0,3}(?:ago\b|\r?\n|$| {3})")
 _NUMBER = re.compile(r"#?\d{1,9}(?:\.\d{1,9})?")
+_SCORED_BEFORE = re.compile(r"(?:[(\[]|\b(?:score|relevance|similarity|distance|confidence|rank)\s?[:=]?\s?)$", re.I)
 _FRACTION = re.compile(r"[01]\.\d{2,9}")
 # Where one kind of character follows another in what a generator of names makes: `run_jr8kJ2rjyK`.
 _TURNS = re.compile(r"(?<=\d)[A-Za-z]|(?<=[A-Za-z])\d|(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]")
@@ -262,11 +263,11 @@ class Masker:
             return f"{instance[1]}-{HOLE}"
         if "uuids" in named and _random(word):
             return HOLE
-        # In brackets: a fraction by itself may be what was searched for.
+        # In brackets, or called one: a fraction by itself may be what was searched for.
         if (
             "scores" in named
             and _FRACTION.fullmatch(word)
-            and match.string[match.start() - 1 : match.start()] in ("(", "[")
+            and _SCORED_BEFORE.search(match.string[max(0, match.start() - 16) : match.start()])
         ):
             return HOLE
         if "timestamps" in named and _STAMP.search(word):
