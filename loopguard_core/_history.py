@@ -105,7 +105,7 @@ class History(HistoryState):
         if last is None:
             return 0
         # What goes on where the text of the last one ended may be that one with more of the same.
-        grown = last.text.endswith('"}') and call.text.startswith(last.text[:-2])
+        grown = last.text.endswith('"}') and call.text.startswith(last.text[:-4])
         return REPEATS if last.run > 1 or grown else 0
 
     def _watch(self, tool: str) -> None:

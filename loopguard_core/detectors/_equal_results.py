@@ -46,16 +46,18 @@ class EqualResults:
         if result.failed or not tells:
             return
         if call.change is Change.FIRST:
-            known = result.digest in self._history.repeated
-            self._seen_before(call.tool_key, result, before, known=known)
+            # What another agent answers often begins with an id of its own.
+            known = result.digest in self._history.repeated or (
+                before is not None and volatile(result, before.result, ends="delegates" in call.traits)
+            )
+            self._seen_before(call.tool_key, result, known=known)
         elif call.change is Change.SAME and (row := self._rows.get(call.tool_key)) is not None:
             row.length, row.last = row.length + 1, self._history.number
 
-    def _seen_before(self, tool: str, result: Result, before: ObservedCall | None, *, known: bool) -> None:
+    def _seen_before(self, tool: str, result: Result, *, known: bool) -> None:
         """Count a first result that the tool has given before, for other arguments."""
         if result.size < _SAYS_SOMETHING:
             return  # a yes, a number, a "done" may well be the same for many things
-        known = known or (before is not None and volatile(result, before.result))
         row = self._rows.get(tool)
         if not known or result.empty or result.pending:
             if row is not None:
@@ -99,12 +101,20 @@ def says_the_same(result: Result, earlier: Result) -> bool:
     )
 
 
-def volatile(result: Result, earlier: Result | None) -> bool:
-    """Whether a result is the one before but for what changes by itself; a cheap look first, because few are."""
+def volatile(result: Result, earlier: Result | None, *, ends: bool = False) -> bool:
+    """Whether a result is the one before but for what changes by itself; a cheap look first, because few are.
+
+    Args:
+        result: The result.
+        earlier: The one before.
+        ends: Whether it is enough that they end alike.
+    """
     if earlier is None or abs(result.size - earlier.size) > _HEAD:
         return False
     one, other = result.text, earlier.text
-    if one is None or other is None or (one[:_HEAD] != other[:_HEAD] and one[-_HEAD:] != other[-_HEAD:]):
+    if one is None or other is None:
+        return False
+    if one[:_HEAD] != other[:_HEAD] and not (ends and one[-_HEAD:] == other[-_HEAD:]):
         return False
     return same_words_but_ids(one, other) and result.masked == earlier.masked
 
