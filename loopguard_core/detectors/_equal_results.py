@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Any
-
-from loopguard_core._history import History
 from loopguard_core._masking import same_words_but_ids
 from loopguard_core._outcome import Change, Result
 from loopguard_core._similar import same_words
 from loopguard_core.detectors._observed import ObservedCall
 from loopguard_core.detectors._protocol import Finding
-from loopguard_core.detectors._rows import MAX_TOOLS, Row, Rows, restored, saved
+from loopguard_core.detectors._rows import MAX_TOOLS, Row, RowsByTool
 
 _SAYS_SOMETHING = 32  # characters of a result that is more than a yes, a number or "done"
 _HEAD = 24
 
 
-class EqualResults:
+class EqualResults(RowsByTool):
     """Counts results a tool gave before, for other arguments.
 
     Args:
         history: What the session has seen.
     """
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._rows: Rows = OrderedDict()
 
     def begin(self, call: ObservedCall, last: ObservedCall) -> Finding | None:
         """What was counted about a call's tool, now that it is asked for something else."""
@@ -68,23 +60,6 @@ class EqualResults:
             if len(self._rows) > MAX_TOOLS:
                 self._rows.popitem(last=False)
         row.length, row.last = row.length + 1, self._history.number
-
-    def clear(self) -> None:
-        """Forget."""
-        self._rows.clear()
-
-    def save(self) -> Any:
-        """As plain JSON."""
-        return saved(self._rows)
-
-    def restore(self, state: Any) -> None:
-        """Take over what `save` gave.
-
-        Raises:
-            ValueError: Not such a state.
-            TypeError: Not such a state.
-        """
-        self._rows = restored(state)
 
 
 def says_the_same(result: Result, earlier: Result) -> bool:

@@ -5,10 +5,8 @@ Nearly equal arguments, a command that grows by repeating itself, one message, t
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
-from loopguard_core._history import History
 from loopguard_core._outcome import Result
 from loopguard_core._shell import command_in
 from loopguard_core._similar import (
@@ -23,19 +21,15 @@ from loopguard_core._similar import (
 from loopguard_core.detectors._equal_results import reordered, says_the_same, volatile
 from loopguard_core.detectors._observed import ObservedCall, plain_of
 from loopguard_core.detectors._protocol import Finding
-from loopguard_core.detectors._rows import MAX_TOOLS, Row, Rows, restored, saved
+from loopguard_core.detectors._rows import MAX_TOOLS, Row, RowsByTool
 
 
-class NearRequests:
+class NearRequests(RowsByTool):
     """Counts rounds in a row in which a tool is asked for the same thing in other words.
 
     Args:
         history: What the session has seen.
     """
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._rows: Rows = OrderedDict()
 
     def begin(self, call: ObservedCall, last: ObservedCall, number: int) -> Finding | None:
         """Count a call that asks for what its tool's last call asked for; None if it does not."""
@@ -155,21 +149,8 @@ class NearRequests:
 
     def clear(self) -> None:
         """Forget."""
-        self._rows.clear()
+        super().clear()
         self._history.tracked.clear()
-
-    def save(self) -> Any:
-        """As plain JSON."""
-        return saved(self._rows)
-
-    def restore(self, state: Any) -> None:
-        """Take over what `save` gave.
-
-        Raises:
-            ValueError: Not such a state.
-            TypeError: Not such a state.
-        """
-        self._rows = restored(state)
 
 
 def _tells(last: ObservedCall) -> bool:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import Any, get_args
 
 from loopguard_core._bounded import count, short_text
+from loopguard_core._history import History
 from loopguard_core._similar import Likeness
 
 MAX_TOOLS = 16
@@ -33,23 +34,34 @@ class Row:
         self.kind = kind
 
 
-Rows = OrderedDict[str, Row]
+class RowsByTool:
+    """What one rule counts, tool by tool.
 
-
-def saved(rows: Rows) -> list[Any]:
-    """As plain JSON."""
-    return [[tool, row.length, row.since, row.last, int(row.varied), row.kind] for tool, row in rows.items()]
-
-
-def restored(state: Any) -> Rows:
-    """Take over what `saved` gave.
-
-    Raises:
-        ValueError: Not such a state.
-        TypeError: Not such a state.
+    Args:
+        history: What the session has seen.
     """
-    rows: Rows = OrderedDict()
-    for tool, length, since, last, varied, kind in state[-MAX_TOOLS:]:
-        known: Likeness = kind if kind in get_args(Likeness) else "near"
-        rows[short_text(tool)] = Row(count(length), count(since), count(last), bool(varied), known)
-    return rows
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._rows: OrderedDict[str, Row] = OrderedDict()
+
+    def clear(self) -> None:
+        """Forget."""
+        self._rows.clear()
+
+    def save(self) -> Any:
+        """As plain JSON."""
+        return [[tool, row.length, row.since, row.last, int(row.varied), row.kind] for tool, row in self._rows.items()]
+
+    def restore(self, state: Any) -> None:
+        """Take over what `save` gave.
+
+        Raises:
+            ValueError: Not such a state.
+            TypeError: Not such a state.
+        """
+        rows: OrderedDict[str, Row] = OrderedDict()
+        for tool, length, since, last, varied, kind in state[-MAX_TOOLS:]:
+            known: Likeness = kind if kind in get_args(Likeness) else "near"
+            rows[short_text(tool)] = Row(count(length), count(since), count(last), bool(varied), known)
+        self._rows = rows
