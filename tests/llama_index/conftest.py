@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from llama_index.core.instrumentation import get_dispatcher
 
 for name, file in {
     "loopguard_llama_index_kit": "_kit.py",
@@ -24,12 +23,3 @@ for name, file in {
 def no_config_file(tmp_path, monkeypatch):
     """A guard made from None must not find a policy of somebody else's."""
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def handlers_of_one_test():
-    """The root dispatcher belongs to the process: what a test adds to it would watch every test after it."""
-    root = get_dispatcher()
-    before = list(root.event_handlers)  # a copy: `add_event_handler` changes the list
-    yield
-    root.event_handlers = before
