@@ -52,10 +52,11 @@ class Record:
             known = set() if number == 1 else set(self.told(number - 1, "tool"))
             new = [text for text in self.told(number, "tool") if text not in known] + self.told(number, "user")
             told += [f"model call {number} reads: {text}" for text in new]
+        ran = [f"ran: {name} {json.dumps(arguments, sort_keys=True)}" for name, arguments in self.executions]
         return [
             *(_loop_line(event) for event in self.recorder.loops),
             *told,
-            *(f"ran: {name} {json.dumps(arguments, sort_keys=True)}" for name, arguments in self.executions),
+            *sorted(ran),  # calls of one round may run at once: which of them begins first is chance
             *(_end_line(event) for event in self.recorder.ends),
             *(_turn_line(turn) for turn in self.turns),
         ]
