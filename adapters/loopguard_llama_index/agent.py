@@ -41,7 +41,7 @@ def guard_agent(
         The same object.
 
     Raises:
-        TypeError: It is neither an agent nor an `AgentWorkflow`.
+        TypeError: It is neither an agent nor an `AgentWorkflow`, or `escalate_llm` is no LLM.
         LoopGuardError: The installed llama-index-core lacks what this hooks into.
         PolicyError: The policy cannot be used.
         ValueError: `on_stop` is none of the three.
@@ -50,6 +50,11 @@ def guard_agent(
         raise TypeError(
             f"guard_agent takes an agent or an AgentWorkflow, not {type(agent_or_workflow).__name__}: for a workflow "
             "of your own see guard_tool and LoopGuardEventHandler"
+        )
+    if escalate_llm is not None and not isinstance(escalate_llm, LLM):
+        raise TypeError(
+            f"escalate_llm must be an LLM, such as OpenAI(model='gpt-5'), not {escalate_llm!r}: a model's name goes "
+            "into the policy's escalation.models.llama_index"
         )
     seams.check(agent_or_workflow)
     made = as_guard(guard)

@@ -158,6 +158,12 @@ async def test_guard_agent_returns_the_object_and_takes_every_form_of_a_guard(tm
         guard_agent(FunctionAgent(tools=[], llm=Scripted(deaf())), "no-such-preset")
 
 
+@pytest.mark.parametrize("given", [7, "gpt-5"])
+def test_a_stronger_model_that_is_none_is_said_at_once(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"escalate_llm must be an LLM.*escalation\.models\.llama_index"):
+        guard_agent(FunctionAgent(tools=[Counted().tool], llm=Scripted(deaf())), Watched(), given)
+
+
 def test_what_is_no_agent_is_refused_with_the_way_out() -> None:
     class Own(Workflow):
         @step
