@@ -115,7 +115,10 @@ class RedisLink:
             if text.startswith(("MOVED", "CLUSTERDOWN")):
                 return f"does not serve this ledger's slot of the cluster ({text[:80]}); name the node that does"
             return f"answered with an error: {text[:200]}"
-        return f"cannot be reached ({type(error).__name__}); check that it runs, and the address"
+        if "[SSL: CERTIFICATE_VERIFY_FAILED]" in text:
+            return "has a certificate that nothing here trusts; name its authority with ?ssl_ca_certs=FILE"
+        encrypted = ", and that it speaks TLS there" if self.address.startswith("rediss:") else ""
+        return f"cannot be reached ({type(error).__name__}); check that it runs, and the address{encrypted}"
 
     def members(self, key: str) -> list[str]:
         """The members of a set, sorted."""

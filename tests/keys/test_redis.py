@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -114,6 +115,27 @@ def test_nobody_there_is_said_soon_and_without_the_password() -> None:
         ledger.reserve("k", 1)
     assert "hunter2" not in str(caught.value) + repr(ledger)
     assert time.monotonic() - started < 5
+
+
+def test_a_server_behind_tls(redis_binary: str, tmp_path: pathlib.Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl, which makes the certificate")
+    key, certificate, port = tmp_path / "key.pem", tmp_path / "certificate.pem", free_port()
+    made = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(made, check=True, capture_output=True)
+    files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-ca-cert-file", str(certificate))
+    with run_redis(redis_binary, tmp_path, "--tls-port", str(port), "--tls-auth-clients", "no", *files) as server:
+        ledger = open_ledger(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}")
+        ledger.settle(ledger.reserve("k", 2), 1)
+        assert ledger.status("k").spent == 1
+        with pytest.raises(LedgerError, match=r"nothing here trusts.*\?ssl_ca_certs=FILE"):
+            open_ledger(f"rediss://127.0.0.1:{port}/0").spend("k", 1)
+        with pytest.raises(LedgerError, match=r"cannot be reached .* speaks TLS there"):
+            open_ledger(f"rediss://127.0.0.1:{server.port}/0?socket_timeout=0.05&socket_connect_timeout=0.05").status(
+                "k"
+            )
 
 
 def test_a_server_that_does_not_answer_is_given_up(redis_server: RedisServer) -> None:
