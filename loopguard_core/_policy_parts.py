@@ -30,6 +30,7 @@ Trait = Literal["reads", "mutates", "tests", "polls", "waits", "delegates", "exe
 
 
 _MOST_A_MILLION = 1_000_000
+_LONGEST_NAME = 60  # characters of a name that an error repeats
 """US dollars for a million tokens; more is a slip of the pen."""
 
 
@@ -74,7 +75,8 @@ def _loop_key(value: Any) -> tuple[str, ...] | Literal[False] | LoopKeyFunction 
         return value  # type: ignore[no-any-return]  # narrowed to the three by the line above
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name for name in value):
         return tuple(value)
-    fix = f'write ["{value}"]' if isinstance(value, str) and value.isidentifier() else 'for example ["query"]'
+    named = isinstance(value, str) and value.isidentifier() and len(value) <= _LONGEST_NAME
+    fix = f'write ["{value}"]' if named else 'for example ["query"]'
     raise ValueError(
         f"must be a list of argument names ({fix}), or false to exempt the tool; leave it out to count all arguments"
     )

@@ -147,7 +147,7 @@ def usable(policy: Policy) -> None:
             session.begin_round([ToolCall("1", "web_search", {"query": "a"})])
             session.record_result("1", {"status": "1b4e28ba-2fa1-11d2-883f-0016d3cca427"})
         session.end()
-        assert all(name.startswith("usage without") for name in guard.faults.counts)
+        assert all(name.startswith(("usage without", "loop key of")) for name in guard.faults.counts)
 
 
 @settings(max_examples=150, deadline=None)
@@ -162,6 +162,8 @@ def test_any_mapping_is_a_policy_or_an_error_that_says_where(mapping: Any) -> No
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES | st.builds(Renamed, NAMES)), min_size=1, max_size=2))
 @example([(("tools", "web_search", "maskers"), [["uuids"]])])
 @example([(("tools", "web_search", "maskers"), [{}])])
+@example([(("tools", "web_search", "loop_key"), "x" * 5000)])
+@example([(("tools", "web_search", "loop_key"), ("default",))])
 @example([(("limits", "unpriced"), [])])
 @example([(("detectors", "repeated_call.poll"), Renamed("\n"))])
 @example([(("ladder", "observe"), 10**5000)])
