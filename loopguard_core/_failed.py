@@ -51,13 +51,13 @@ _PHRASES = (
 )
 # How the words behind a status code begin: "404 Not Found", and not "500 rows".
 _STATUS_WORDS = (
-    r"(?:bad |unauthori|payment |forbidden|not |method |proxy |request |conflict|gone\b|length |precondition"
+    r"(?:bad |unauth|payment |forbidden|not |method |proxy |request |conflict|gone\b|length |precondition"
     r"|payload |content |uri |unsupported|range |expectation|unprocessable|locked|failed |too |upgrade |internal "
     r"|service |gateway|http |(?:client |server )?error)"
 )
 _FAILURE_TEXT = re.compile(
     rf"{_PHRASES}|(?:failed|failure|fatal|denied|错误|失败|エラー)\s*[:：(]|http(?:/[\d.]+)?\s[45]\d\d\b"
-    rf"|[45]\d\d\s+{_STATUS_WORDS}|net::err_\w|sudo: |;; connection timed out"
+    rf"|[45]\d\d\s+{_STATUS_WORDS}|net::err_\w|sudo: |npm err(?:or|!) |;; connection timed out"
     r"|getaddrinfo |connect e(?:conn|timedout|netun|hostun|acces)|socket hang up"
 )
 _AFTER_NAME = re.compile(
@@ -67,8 +67,16 @@ _ARGUMENTS = re.compile(r"[\w.]{1,60}\(\) (?:missing|got an unexpected|takes) ")
 # One line that ends in what went wrong ("cat: x: No such file or directory"), or says so of the call itself.
 _FAILURE_LINE = re.compile(
     r"[^\n]{1,160}: (?:no such file or directory|permission denied|command not found|(?:is|not) a directory)\s*(?:\n|$)"
-    r"|[^\n]{0,60}\b(?:validation failed|validation error|is not a valid tool)\b",
+    r"|[^\n]{0,60}\b(?:validation failed|validation error|is not a valid tool)\b"
+    r"|[^\n]{0,60}\b(?:not executed|not performed|(?:denied|blocked|rejected) by (?:the |a |an |your )?(?:[\w-]+ )?"
+    r"(?:policy|policies|rules?|sandbox|guardrails?|permissions?|administrator))\b[^\n]*\Z",
     re.IGNORECASE,
+)
+# A name made of words that say what is wrong, as libraries give their errors: `AccessDenied: x`, `InvalidToolInput: x`.
+_ERROR_NAME = re.compile(
+    r"\s*(?:\w+\.)*(?:(?:Invalid|Missing|Unknown|Illegal|Unsupported|Unexpected|NoSuch)[A-Z]\w{2,40}"
+    r"|[A-Z]\w{2,40}(?:Fail(?:ed|ure)|Denied|NotFound|Timeout|TimedOut|Expired|Refused|Unavailable|Exceeded|Rejected))"
+    r"\s?[:(]"
 )
 
 
@@ -90,10 +98,11 @@ def judge_error(output: Any) -> bool:
     `is_error`, with `success` or `ok` false, with `status` "error", "failed" or "failure", or with a numeric
     `status`, `status_code` or `statusCode` of 400 and more; or text that begins as failures do: with "Error",
     "Exception", "SomethingError:", "Traceback (most recent call last)", "failed:", "fatal:", an HTTP status of 400 and
-    more with its words, "could not ...", "permission denied" and the like, perhaps after a program's name; or whose
-    first line ends in "No such file or directory" or its kin; or a text of several lines whose last one begins with
-    "error: " or "fatal: "; or an object with an exit code other than 0 and nothing but `stderr`. Anything else is a
-    success: that tests failed is what their tool was asked to find out.
+    more with its words, "could not ...", "permission denied" and the like, perhaps after a program's name, or a name
+    such as `AccessDenied:` or `InvalidInput:`; or whose first line ends in "No such file or directory" or its kin; or
+    a text of one line that says that something was "not executed" or is "denied by policy"; or a text of several lines
+    whose last one begins with "error: " or "fatal: "; or an object with an exit code other than 0 and nothing but
+    `stderr`. Anything else is a success: that tests failed is what their tool was asked to find out.
     """
     if isinstance(output, str):
         head = output[:_HEAD]
@@ -104,9 +113,9 @@ def judge_error(output: Any) -> bool:
         # faster still.
         if _FAILURE_TEXT.match(words):
             return True
-        telling = "v" in words and "valid" in words
+        telling = ("v" in words and "valid" in words) or "not " in words or " by " in words
         if ":" in words and ": " in words:
-            if _AFTER_NAME.match(words):
+            if _AFTER_NAME.match(words) or _ERROR_NAME.match(head):
                 return True
             telling = telling or "directory" in words or "denied" in words or "not found" in words
         if "(" in words and "() " in words and _ARGUMENTS.match(words):

@@ -16,10 +16,20 @@ import xxhash
 from loopguard_core._bounded import count, short_text
 
 Root = Literal[
-    "rate", "timeout", "network", "unavailable", "auth", "resource", "unknown_tool", "validation", "not_found", "other"
+    "rate",
+    "timeout",
+    "network",
+    "contention",
+    "unavailable",
+    "auth",
+    "resource",
+    "unknown_tool",
+    "validation",
+    "not_found",
+    "other",
 ]
 
-TRANSIENT: frozenset[Root] = frozenset({"rate", "timeout", "network", "unavailable"})
+TRANSIENT: frozenset[Root] = frozenset({"rate", "timeout", "network", "contention", "unavailable"})
 """Roots that may pass by themselves, so that trying again later is reasonable (preset `patient`)."""
 
 # A status code counts only where it stands as one, not as any number.
@@ -35,14 +45,21 @@ _SIGNS: Mapping[Root, Sequence[str]] = {
         rf"{_STATUS}429\b|限流|频率限制",
     ),
     "auth": (
-        r"unauthori[sz]ed|forbidden|permission.?denied|access.?denied|not.?authori[sz]ed|denied by|\bdenied\b",
+        r"unauthori[sz]ed|unauthenticated|forbidden|permission.?denied|access.?denied|not.?authori[sz]ed|\bdenied\b",
         r"\beacces\b|\beperm\b|operation not permitted|not permitted|not allowed|authentication|bad credentials",
         r"(?:invalid|expired|missing|bad|incorrect) (?:api.?key|token|credential|password|signature)",
+        r"invalid.?(?:grant|token)\b",
+        r"(?:token|credential|session|login|api.?key)s? (?:has |have |is |are |was )?(?:been )?(?:expired|revoked)",
+        r"(?:expired|revoked) (?:access |refresh |bearer |oauth )?(?:token|credential|session)",
         rf"login required|password is required|{_STATUS}40[13]\b|权限不足|拒绝访问",
     ),
     "resource": (
         r"no space left|disk (?:is )?full|\benospc\b|disk quota|out of memory|\benomem\b|cannot allocate memory",
         r"too many open files|\bemfile\b|read-only file system|\berofs\b",
+    ),
+    "contention": (
+        r"deadlock|database (?:table )?is locked|could not (?:obtain|acquire) .{0,30}lock|lock wait timeout",
+        r"could not serialize|serialization failure|write conflict",
     ),
     "timeout": (rf"time(?:d)?.?out|deadline exceeded|\betimedout\b|took too long|{_STATUS}(?:408|504)\b|超时",),
     "network": (
@@ -55,8 +72,7 @@ _SIGNS: Mapping[Root, Sequence[str]] = {
     ),
     "unavailable": (
         r"unavailable|overloaded|bad gateway|internal server error|try again later|temporarily",
-        rf"{_STATUS}50[0-35-9]\b|database is locked|could not obtain lock|deadlock",
-        r"lock wait timeout|could not serialize|服务不可用",
+        rf"{_STATUS}50[0-35-9]\b|服务不可用",
     ),
     "unknown_tool": (
         r"unknown (?:tool|function)\b|no such (?:tool|function)\b|not a valid tool",

@@ -25,9 +25,9 @@ from loopguard_core._history_state import (
 from loopguard_core._masking import same_words_but_ids
 from loopguard_core._outcome import Change, Result
 from loopguard_core._ranges import RANGE_STARTS
-from loopguard_core._similar import BESIDE
+from loopguard_core._similar import BESIDE, likeness
 from loopguard_core._wording import PLAIN
-from loopguard_core.detectors._observed import ObservedCall, Past
+from loopguard_core.detectors._observed import ObservedCall, Past, plain_of
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES
 
 MAX_HELD = 16 * 1024
@@ -175,7 +175,12 @@ class History(HistoryState):
                 if len(results) > MAX_RESULTS:
                     del results[next(iter(results))]
                 call.change = change
-                if "mutates" in call.traits and not result.failed and (change is _FIRST or change is _CHANGED):
+                if (
+                    "mutates" in call.traits
+                    and not result.failed
+                    and (change is _FIRST or change is _CHANGED)
+                    and not (last is not None and call.nature.ui and self._same_step(call, result, last))
+                ):
                     epoch_by, self.epoch_tool = identity, tool
             if tool in self._hot:
                 watched = True
@@ -211,6 +216,17 @@ class History(HistoryState):
             requests = sorted(requests)[:WIDE]
         self.rounds.append((number, tuple(requests), news))
         return cues
+
+    def _same_step(self, call: ObservedCall, result: Result, last: ObservedCall) -> bool:
+        """Whether a step in a user interface is the tool's last one on elements that were numbered anew since.
+
+        What was looked at in between differed in these numbers alone, so the step had changed nothing.
+        """
+        if not self.renumbered > last.number > self.read_change or last.result is None or not last.text:
+            return False
+        if result.masked != last.result.masked:
+            return False
+        return likeness(plain_of(last.text), call.plain, mutates=True, ui=True, renumbered=True) == "near"
 
     def _nothing_moves(self, calls: Sequence[ObservedCall], cues: int) -> bool:
         """Whether a round was the one before to the letter, result and all, and so was that one.

@@ -143,13 +143,15 @@ class Ladder:
 # `repeated_failure.interleaved`), cycles of polls, arguments that are wrong in a new way each time, names that are not
 # found, one message in new words, the same answer while a user speaks, rounds that bring nothing new, a check that goes
 # on failing whatever is changed, plans without deeds, and searches that find the same. All of them
-# but the last rung of polls only observe and steer, because they are no proof.
+# but the last rung of polls only observe and steer, because they are no proof. Softer than what they stand in for are
+# passing tests, states that nothing moves, and commands whose connection broke, which may be tried a third time.
 # The table has no escalate column: escalation needs a model that only the user can name.
 DEFAULT_LADDERS: Mapping[str, Ladder] = MappingProxyType(
     {
         "repeated_call": Ladder(observe=2, block=3, stop=6),
         "repeated_call.mutation": Ladder(observe=2, block=3, stop=4),
         "repeated_call.poll": Ladder(observe=6, steer=12, block=30),
+        "repeated_call.retry": Ladder(observe=2, block=4, stop=6),
         "repeated_call.check": Ladder(observe=2, steer=3, block=6, stop=8),
         "repeated_call.status": Ladder(observe=3, steer=4, block=30),
         "repeated_call.picture": Ladder(observe=3, steer=5),

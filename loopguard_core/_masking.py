@@ -79,7 +79,12 @@ _JOB = re.compile(r"^\[\d{1,3}\] \d{2,8}$", re.MULTILINE)  # what a shell says o
 _PICTURE_SIZE = re.compile(r"\b\d{3,12}(?= bytes\b)|(?<=\bbytes\": )\d+|(?<=\bsize\": )\d+|(?<=\blength\": )\d+")
 _PICTURE_DATA = re.compile(r"(?:iVBORw0KGgo|/9j/4|R0lGOD|UklGR)[A-Za-z0-9+/=_-]{32,}")
 # When a file was made, in its name.
-_STAMP = re.compile(r"(?:(?<=[_-])|^)(?:1[5-9]\d{8}(?:\d{3})?|20\d{6}[_-]?\d{6})(?=[._-]|$)")
+_STAMP = re.compile(
+    r"(?:(?<=[_-])|^)(?:1[5-9]\d{8}(?:\d{3})?|20\d{6}[_-]?\d{6}"
+    r"|20\d\d-\d\d-\d\d[T_-]\d\d[_-]?\d\d[_-]?\d\d(?:[_-]\d{1,6})?Z?)(?=[._-]|$)"
+)
+# What a call that changes something made: its number in an address, or behind a `#`.
+_NEW_NUMBER = re.compile(r"(?<=://)([^\s\"'<>]{1,300}/)\d{1,18}(?![\w.-])|(?<![\w&])#\d{1,9}\b")
 _MONTHS = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _MONTH = re.compile(
     rf"\b{_MONTHS}[a-z]{{0,6}}\.?\s{{1,2}}\d{{1,2}}(?![\d:])(?:,? \d{{4}}\b)?"
@@ -119,6 +124,8 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _UUID = re.compile(r"(?i:[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12})|[0-7][0-9A-HJKMNP-TV-Z]{25}")
 # What an orchestrator makes of a name for one instance: `api-7c9d8b6f5-x2x9z`.
 _INSTANCE = re.compile(r"(.*[A-Za-z][\w.]*)-[0-9a-f]{7,10}-[a-z0-9]{5}")
+# The same as a part of a name: `job_0734f38f_d4373477a3b`.
+_HEX_PART = re.compile(r"(?<=[_:.-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}(?=[_:.-]|$)")
 _HEX = re.compile(r"(?:(?:sha\d{1,3}|md5)[:-])?(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,128}", re.IGNORECASE)
 _ADDRESS = re.compile(r"0x[0-9a-f]{4,16}", re.IGNORECASE)
 _TIME = re.compile(
@@ -223,6 +230,8 @@ class Masker:
             masked = _JOB.sub(HOLE, masked)
         if "hashes" in self._named and PICTURE.search(masked, 0, _EDGE):
             masked = _PICTURE_SIZE.sub(HOLE, _PICTURE_DATA.sub(HOLE, masked))
+        if self._mutates and "ids" in self._named:
+            masked = _NEW_NUMBER.sub(lambda number: f"{number[1] or '#'}{HOLE}", masked)
         masked = _FIELD.sub(self._field, masked)
         if "timestamps" in self._named:
             masked = _CLOCK.sub(HOLE, _MILLIS.sub("", _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked))))
@@ -261,6 +270,8 @@ class Masker:
         named = self._named
         if "transport" in named and (instance := _INSTANCE.fullmatch(word)):
             return f"{instance[1]}-{HOLE}"
+        if "hashes" in named and (hexless := _HEX_PART.sub(HOLE, word)) != word:
+            return hexless
         if "uuids" in named and _random(word):
             return HOLE
         # In brackets, or called one: a fraction by itself may be what was searched for.

@@ -31,7 +31,7 @@ REFUSED = f"{OWN_WORDS} This call was not executed"
 
 _WITHIN = 96  # SDKs put a word like "Observation: " or "Error: " before a result
 _EDGE = 64 * 1024
-_FIGURES = re.compile(r"[-+]?\d[\d.,]*")
+_FIGURES = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)*(?:[eE][-+]?\d+)?")
 _TELLING_LINE = 16
 _MAX_SIZE = 1_000_000
 _ACKNOWLEDGEMENT = 120

@@ -23,7 +23,8 @@ WRITES = frozenset(
     """rm rmdir mv cp mkdir touch chmod chown chgrp ln dd tee truncate split install rsync scp patch unzip tar gzip
     gunzip zip kill pkill killall shutdown reboot crontab useradd usermod passwd mount umount apt apt-get yum
     dnf apk brew systemd-run sendmail mail mailx ansible-playbook alembic createdb dropdb del erase copy move
-    ren md rd xcopy robocopy taskkill""".split()
+    ren md rd xcopy robocopy taskkill ffmpeg convert magick mogrify sox pandoc wget aria2c yt-dlp cwebp optipng
+    pngquant jpegoptim""".split()
 )
 FORMATTERS = frozenset("black isort autopep8 yapf rustfmt stylua google-java-format ktlint swiftformat gofmt".split())
 TEST_WRITES = frozenset({"install", "deploy", "publish", "--fix", "--write", "fmt"})

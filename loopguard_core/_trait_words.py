@@ -10,7 +10,8 @@ READ_WORDS = frozenset(
     think plan thought reason recall remember ask detect classify translate parse whoami info status history
     observe see watch monitor download capture examine review audit locate dump tree
     buscar consultar obtener leer listar mostrar verificar calcular rechercher chercher lister lire obtenir afficher
-    verifier calculer suchen lesen holen anzeigen abrufen berechnen ler obter cercare leggere zoeken lezen""".split()
+    verifier calculer suchen lesen holen anzeigen abrufen berechnen ler obter cercare leggere zoeken lezen
+    suche busqueda busca recherche ricerca""".split()
 )
 MUTATION_WORDS = frozenset(
     """send sends create creates update updates delete deletes remove removes write writes edit edits insert inserts

@@ -155,6 +155,8 @@ def _from_words(plain: str, words: list[str]) -> Nature:
     statement = bool({"sql", "query", "db", "database", "http", "request", "api", "fetch", "graphql"} & set(words))
     ui = bool(known.UI_WORDS & set(words)) and not {"get", "list", "search", "find"} & set(words[:1])
     starting = known.STARTING_WORDS & set(words[:2])
+    if words[1:] == ["queue"]:
+        starting = starting - {"queue"}  # `slurm_queue` is one
     asks = bool(words) and words[-1] in known.POLL_WORDS and starting <= known.STARTED
     starts = bool(starting) and words[0] not in known.READ_WORDS and not asks
     polls = bool(words and (words[-1] in known.POLL_WORDS or known.POLL_WORDS & set(words[:1]))) or bool(

@@ -85,7 +85,7 @@ _FINISHED = re.compile(
 _EMPTY = re.compile(
     r"\W*(?:none|null|nil|undefined|0|false|no|empty|n/?a)?\W*$"
     r"|\W*(?:0|no|zero) (?:\w+ ){0,2}(?:results?|matches|hits|rows|records|items|entries|files|documents|messages"
-    r"|output)\b.{0,40}$"
+    r"|output|slots?|appointments?|availability|vacanc(?:y|ies)|flights?|rooms?|seats?|tickets?|orders?)\b.{0,40}$"
     r"|.{0,40}\b(?:not found|no match(?:es)?|does not exist|nothing found|no such)\b.{0,60}$"
     r"|\(?(?:empty|no output|no content)\)?\W*$"
     r"|.{0,40}(?:未找到|没有找到|找不到|暂无|不存在|無し|なし|見つかりません|nicht gefunden"
@@ -98,9 +98,13 @@ _EMPTY = re.compile(
 _RUNNER = re.compile(r"(?:\n\[[^\]\n]{1,80}\])+\s*$")
 # An object that holds nothing where it would hold what was found.
 _FOUND_NOTHING = re.compile(
-    r'"(?:matches|results?|hits|items|rows|records|entries|documents|data|found|alerts|findings|events|users|files)"'
+    r'"(?:matches|results?|hits|items|rows|records|entries|documents|data|found|alerts|findings|events|users|files'
+    r"|slots|appointments|availability|flights|rooms|seats|tickets|orders|messages|threads|emails|contacts|products"
+    r'|customers|invoices|transactions|incidents|tasks)"'
     r"\s*:\s*(?:\[\s*\]|\{\s*\}|null|0\b|\"\")"
 )
+# The states of Slurm's table of jobs, which are two letters there.
+_QUEUE_TABLE = re.compile(r"NODELIST\(REASON\)\s*\n.*\s(?:PD|CF|CG|R)\s")
 _FAILING = re.compile(
     r"(?<![\w-])(?<!\b0 )(?<!no )(?<!without )(?:fail(?:s|ed|ing|ures?)?|errors?)(?![\w-])"
     r"(?!\"?\s*[:=]\s*(?:0\b|\[\s*\]|null|none|false|\"\"))|\w(?:Error|Exception)\b"
@@ -123,6 +127,8 @@ def what_it_says(text: str) -> int:
     if PICTURE.search(head):
         facts |= Says.PICTURE
     ended = _has(_NEEDS_FINISHED, words) and _FINISHED.search(head) is not None
+    if "(reason)" in words and _QUEUE_TABLE.search(head):
+        return facts | Says.PENDING
     pending = _has(_NEEDS_PENDING, words)
     if pending and (_PENDING_FIELD.search(head) or (short and not ended and _PENDING_TEXT.search(text))):
         facts |= Says.PENDING

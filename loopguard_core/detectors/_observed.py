@@ -17,6 +17,16 @@ _PAGE = 240
 _MANY_LINES = 4
 _KNOWN_LINES = 0.2
 _DIGITS = re.compile(r"\d+")
+_COUNTS = re.compile(r"(?<![\w.,-])\d{1,6}(?![\w.])")
+# What is used up gets less in a loop, too.
+_SPENT = re.compile(
+    r"\b(?:credits?|balance|budget|quota|tokens?|funds|allowance|battery|fuel|attempts?|tries|retries)\b(?: \w{1,12})?"
+    r"\W{0,6}\d[\d.,]*"
+    r"|\$\s?\d[\d.,]*|\d[\d.,]*\s(?:credits?|tokens?|attempts?|tries|retries)\b",
+    re.IGNORECASE,
+)
+_MOST_COUNTS = 16
+_STEP = 20  # what is done in a lap of work: the number of a frame or a message jumps further
 _KEPT = 2048
 MAX_OUTCOMES = 4
 """Outcomes of one identity that are known again when they come back."""
@@ -49,6 +59,7 @@ class Past:
         refused: True if it was refused the last time.
         polling: True if it was a poll when it was last asked for.
         figures: True if nothing but figures has changed so far.
+        falling: Which of the first 16 whole numbers fell by up to 20 with each change so far, as bits: what is left.
         moving: True if the last change is of something that gets on: so many of so many, a percentage, what is left, or
             another page altogether.
         result: The last result that was recorded; None before the first.
@@ -58,6 +69,7 @@ class Past:
     __slots__ = (
         "changes",
         "earlier",
+        "falling",
         "figures",
         "first",
         "identity",
@@ -76,7 +88,7 @@ class Past:
         self.identity = identity
         self.tool = tool
         self.first = self.last = number
-        self.times = self.changes = self.same = self.news = 0
+        self.times = self.changes = self.same = self.news = self.falling = 0
         self.refused = self.polling = self.moving = self.figures = False
         self.result: Result | None = None
         self.earlier: Sequence[tuple[str | None, int]] = ()
@@ -104,6 +116,7 @@ class Past:
         first = not self.earlier
         alike = before.figureless is not None and before.figureless == result.figureless
         self.figures = alike and (first or self.figures)
+        self.falling = _fell(before.text, result.text) & (-1 if first else self.falling) if alike else 0
         earlier = self.earlier or ((before.masked or before.digest, 0),)
         digest = result.masked or result.digest
         known = next((number for other, number in earlier if other == digest), None)
@@ -115,7 +128,7 @@ class Past:
     def save(self) -> list[Any]:
         """As plain JSON."""
         kept = None if self.result is None else self.result.save()
-        numbers = [self.first, self.last, self.times, self.changes, self.news, self.same]
+        numbers = [self.first, self.last, self.times, self.changes, self.news, self.same, self.falling]
         flags = self.refused + 2 * self.polling + 4 * self.figures
         return [self.tool, numbers, flags, kept, [list(row) for row in self.earlier]]
 
@@ -128,11 +141,23 @@ class Past:
         """
         tool, numbers, flags, kept, earlier = state
         past = cls(identity, short_text(tool), 0)
-        past.first, past.last, past.times, past.changes, past.news, past.same = map(count, numbers)
+        past.first, past.last, past.times, past.changes, past.news, past.same, past.falling = map(count, numbers)
         past.earlier = tuple((short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:])
         past.refused, past.polling, past.figures = bool(flags & 1), bool(flags & 2), bool(flags & 4)
         past.result = None if kept is None else Result.restored(kept)
         return past
+
+
+def _fell(before: str | None, after: str | None) -> int:
+    """Which whole numbers are a little lower than before, as bits."""
+    if before is None or after is None:
+        return 0
+    then, now = (_COUNTS.findall(_SPENT.sub("", text[:_KEPT]))[:_MOST_COUNTS] for text in (before, after))
+    return sum(
+        1 << place
+        for place, (high, low) in enumerate(zip(then, now, strict=False))
+        if 0 < int(high) - int(low) <= _STEP
+    )
 
 
 def _novel(after: str | None, before: str | None) -> bool:

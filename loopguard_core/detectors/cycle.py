@@ -9,7 +9,7 @@ fires at the request that would complete a lap.
 | (none) | nothing new came up between the laps |
 | `gapped` | other rounds between brought news: no proof of a loop |
 | `interleaved` | one or two steps again and again, with news between |
-| `figures` | three steps and more that only look, and nothing but figures moved |
+| `figures` | three steps and more that only look, and nothing but figures moved, none of which counts down |
 | `poll` | half of it and more asks for something that is not done yet |
 """
 
@@ -103,6 +103,8 @@ class Cycle(Detector):
         lap_over = rounds[len(rounds) + period - matched][0]
         between = any(news for at, _, news in self._history.rounds if at > lap_over)
         lap = [tuple(identity for identity, _ in token) for _, token in rounds[len(rounds) + 1 - period :]] + [asked]
+        if figures and any(self._counts_down(identity) for identities in lap for identity in identities):
+            return ()
         about = _rotated(lap)
         kind = "figures" if figures else self._kind(period, lap, between)
         evidence = {"period": period, "laps": laps, "since_round": start, "rounds": number - start + 1}
@@ -120,6 +122,11 @@ class Cycle(Detector):
     def _only_figures(self, identity: str) -> bool:
         past = self._history.past(identity)
         return past is not None and past.figures
+
+    def _counts_down(self, identity: str) -> bool:
+        """Whether a number got lower with every lap: fourteen parts left, thirteen, twelve."""
+        past = self._history.past(identity)
+        return past is not None and past.figures and past.falling > 0
 
     def _rounds(self, calls: Sequence[ObservedCall]) -> list[tuple[int, Token]]:
         """The rounds that may be part of a cycle: what of each was asked for again since the world last changed."""

@@ -13,6 +13,10 @@ With "ignore" arguments alone decide, as in the reference whose figures are in `
 | `poll` | asks for something that is not done yet |
 | `mutation` | sends, pays, deletes, writes: every repeat does it again |
 | `transient` | fails with what may pass by itself; has a row of its own only in preset `patient` |
+| `retry` | a command whose connection broke, or a transaction given up for another: it may be tried a third time |
+| `check` | a passing test, run again with nothing changed |
+| `status` | a tool named for asking how something is, which says of nothing that it is under way |
+| `picture` | a picture that is not equal to the bit, and looks the same |
 | `changing` | the same arguments and never the same result, nothing else new in between |
 | `changing`, too | a step in a user interface, whose short acknowledgement tells nothing of what it did |
 """
@@ -34,6 +38,7 @@ MAX_IDENTITIES = 40
 """Identities remembered in a session; those of the tools used longest ago go first. No round has more."""
 
 _LASTING = frozenset({"auth", "validation", "not_found"})  # time alone mends none of these
+_BROKEN = frozenset({"network", "unavailable"})  # a third try of a download or a query is what people do, too
 _SEVERAL = 2
 _FIRST, _CHANGED, _BACK = Change.FIRST, Change.CHANGED, Change.BACK  # an enum's members are slow to come by
 MAX_TOOLS = 64
@@ -107,7 +112,7 @@ class RepeatedCall(Detector):
             return asked + " and what it asks about did not change"
         if finding.kind == "picture":
             return asked + " and the picture it returned looks the same"
-        if finding.kind == "transient":
+        if finding.kind in ("transient", "retry"):
             return asked + " and failed in the same way"
         return asked + ("" if self._history is None else " and its result did not change")
 
@@ -256,6 +261,8 @@ def _kind(call: ObservedCall, history: History) -> str | None:
         # Trying again after time was let pass is what such failures ask for.
         if past is not None and history.waited(past):
             return "poll"
+        if result.failure.root == "contention" or (call.nature.shell and result.failure.root in _BROKEN):
+            return "retry"
         return "transient" if result.failure.transient else None
     if "tests" in call.traits and result is not None and not result.failing:
         return "check"

@@ -10,6 +10,13 @@ from loopguard_core._failed import judge_error, nothing_done
 from loopguard_core._failures import TRANSIENT, Failure, classify, counts_of, root_of, words_of
 
 FAILED: list[Any] = [
+    "[sandbox] command not executed: denied by policy rule `no-delete` (request b68babb0). Ask the user.",
+    "Call denied by your permissions.",
+    "InvalidToolArguments: Unterminated string in JSON at position 440. The call was not executed.",
+    "AccessDenied: User is not authorized to perform s3:PutObject",
+    "botocore.NoSuchBucket: The bucket does not exist",
+    "401 UNAUTHENTICATED: access token expired",
+    "npm error code ECONNRESET\nnpm error network aborted",
     "Error: x",
     "error: x",
     "ERROR x",
@@ -92,6 +99,12 @@ FAILED: list[Any] = [
     "downloading\n" * 40 + "ERROR No matching distribution",
 ]
 FINE: list[Any] = [
+    "Accessories: 3 found",
+    "Failover: enabled",
+    "InvalidationList (3 entries)",
+    "3 of 40 steps were not needed",
+    "10:00 connection denied by rule 4\n10:01 connection denied by rule 4",
+    "Plan: the change was not executed yet\nit will be tomorrow",
     "",
     " ",
     "ok",
@@ -201,7 +214,12 @@ def test_no_failure(output: Any) -> None:
         ("502 Bad Gateway", "unavailable"),
         ("HTTP 500", "unavailable"),
         ("overloaded_error", "unavailable"),
-        ("sqlite3.OperationalError: database is locked", "unavailable"),
+        ("sqlite3.OperationalError: database is locked", "contention"),
+        ("deadlock detected, transaction rolled back", "contention"),
+        ("401 UNAUTHENTICATED: access token expired", "auth"),
+        ("google.auth.exceptions.RefreshError: ('invalid_grant: Token has been expired or revoked.')", "auth"),
+        ("GaxiosError: invalid_grant", "auth"),
+        ("Your session has expired, log in again", "auth"),
         ("1 validation error for Order", "validation"),
         ("TypeError: f() missing 1 required positional argument: 'x'", "validation"),
         ("Unknown tool: foo", "unknown_tool"),
@@ -226,7 +244,7 @@ def test_the_root(text: str, root: str) -> None:
 
 
 def test_which_roots_may_pass() -> None:
-    assert set(TRANSIENT) == {"rate", "timeout", "network", "unavailable"}
+    assert set(TRANSIENT) == {"rate", "timeout", "network", "contention", "unavailable"}
     assert classify("HTTP 429", "HTTP 429").transient
     assert not classify("HTTP 401", "HTTP 401").transient
 

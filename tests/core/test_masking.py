@@ -34,6 +34,8 @@ SAME = [
         '{"type": "image/png", "data": "iVBORw0KGgo' + "B" * 60 + '"}',
     ),
     ("commit 9f86d08 is the head of main", "commit 1b2c3d4 is the head of main"),
+    ("job eu:bq_0734f38f_d4373477a3b is done", "job eu:bq_7e82c081_8136f5a1818 is done"),
+    ("pod web-9f86d081 is up", "pod web-1b2c3d4e is up"),
     ("pulled sha256:9f86d081884c7d65 from the registry", "pulled sha256:1b2c3d4e5f60718 from the registry"),
     ('{"rows": 3, "etag_hash": "aa"}', '{"rows": 3, "etag_hash": "bb"}'),
     # timestamps
@@ -45,6 +47,8 @@ SAME = [
     ("Mon, 30 Nov 2026 16:25:20 GMT no work", "Tue, 01 Dec 2026 16:25:20 GMT no work"),
     ("[30/Nov/2026:16:25:20 +0000] GET / 200", "[01/Dec/2026:16:25:20 +0000] GET / 200"),
     ("epoch 1700000000 no work", "epoch 1700000001 no work"),
+    ("log in /root/2026-08-30T11_49_56_713Z-debug-0.log", "log in /root/2026-08-30T11_53_55_252Z-debug-0.log"),
+    ("dump-2026-08-30_11-49-56.sql, no change", "dump-2026-08-31_09-00-01.sql, no change"),
     ("saved as sc_1764433200.png, no change", "saved as sc_1764433204.png, no change"),
     ("context.json\n02:11", "context.json\n02:12"),
     ("view 1 of this page in this session, port 8443 it is", "view 2 of this page in this session, port 8443 it is"),
@@ -94,6 +98,10 @@ NEWS = [
     ("9 failed", "8 failed"),
     ("HTTP 401", "HTTP 500"),
     ("page 1 of 5", "page 2 of 5"),
+    ("report-2026-08-30.csv", "report-2026-08-31.csv"),
+    ("part_decade_20", "part_decade_21"),
+    ("https://x.example/pull/12 is open", "https://x.example/pull/13 is open"),
+    ("issue #12 is open", "issue #13 is open"),
     ("total 5", "total 6"),
     ("rows:12345", "rows:12346"),
     ("error at app.py:1234", "error at app.py:1240"),
@@ -151,6 +159,14 @@ def test_new_ids_are_no_news_of_a_call_that_makes_new_things() -> None:
     assert mask(one) != mask(other)
     assert mask_mutating(one) == mask_mutating(other)
     assert mask_mutating('{"order_id": "A", "n": 1}') == mask_mutating('{"order_id": "B", "n": 1}')
+    for text in (
+        "Created https://x.example/acme/runs/{n}\nSee: gh run list",
+        "Opened issue #{n}",
+        "ok: http://h/a/{n}?b=1",
+    ):
+        one, other = text.format(n=18834475701), text.format(n=18834483736)
+        assert mask(one) != mask(other)
+        assert mask_mutating(one.replace("18834475701", "12")) == mask_mutating(other.replace("18834483736", "13"))
 
 
 def test_words_of_the_arguments_say_nothing() -> None:

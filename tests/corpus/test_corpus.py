@@ -10,8 +10,6 @@ import pytest
 from loopguard_core.cli import main
 
 CORPUS = Path(__file__).parents[2] / "corpus"
-KNOWN = {"adv-long-04-data-migration-chunks"}
-"""A third try after two equal deadlocks: refused by default, let through by preset `patient`."""
 
 
 @pytest.mark.parametrize(
@@ -27,6 +25,6 @@ def test_loops_are_caught_and_healthy_runs_left_alone(
     main(["score", "--format", "json", "--list", str(CORPUS / folder)])
     found = json.loads(capsys.readouterr().out)
     refused = {case["id"] for case in found["cases"] if not case["loop"] and not case["passed"] and not case["excused"]}
-    assert refused <= KNOWN
+    assert refused == set()
     assert found["total"]["caught"] >= loops
     assert found["total"]["nagged"] <= nagged

@@ -225,6 +225,28 @@ class TestFigures:
             decisions += laps(run, [credit, workers, goal], 1)
         assert "steer" not in actions(decisions)
 
+    @pytest.mark.parametrize(
+        ("text", "steered"),
+        [
+            ('{{"parts_visible": {left}, "label": "bushing"}}', False),
+            ("{left} parts remain in the bin", False),
+            ("credits left: {left}, workers: 3", True),
+            ("{left} tokens, workers: 3", True),
+            ('{{"frame": {jump}}}', True),
+            ('{{"pose": [{jitter:.7f}, {tiny}]}}', True),
+        ],
+    )
+    def test_a_number_that_counts_down_is_work_and_what_is_used_up_is_not(self, text: str, steered: bool) -> None:
+        run, decisions = Run(CYCLE), []
+        for lap in range(9):
+            found = text.format(
+                left=40 - 3 * lap, jump=(91774, 55682, 62054, 64739, 14693, 54748, 31, 8, 700)[lap],
+                jitter=0.412 + (-1) ** lap * lap * 3e-7, tiny=("-3.1e-06", "4e-07", "-2e-06")[lap % 3],
+            )  # fmt: skip
+            steps = [("arm_home", {}, "at home"), ("plan_grasp", {}, "planned"), ("inspect_bin", {}, found)]
+            decisions += laps(run, steps, 1)
+        assert ("steer" in actions(decisions)) is steered
+
     def test_two_steps_are_a_habit(self) -> None:
         run = Run(CYCLE)
         assert "steer" not in actions(decision for lap in range(8) for decision in laps(run, self.look(lap)[:2], 1))

@@ -22,6 +22,34 @@ def test_the_default_ladder(resumed: bool) -> None:
     assert [decision.streak for decision in found] == [1, 2, 3, 4, 5, 6, 7]
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("tool", "error"),
+    [
+        ("bash", "npm error code ECONNRESET"),
+        ("bash", "curl: (7) Failed to connect to h port 443: Connection refused"),
+        ("run_update", "Error: deadlock detected, transaction was rolled back"),
+        ("run_update", "Error: database is locked"),
+    ],
+)
+def test_a_broken_connection_of_a_command_and_a_transaction_given_up_have_a_third_try(
+    tool: str, error: str, resumed: bool
+) -> None:
+    """2 observe, 4 block, 6 stop."""
+    run = Run(REPEATED, resumed=resumed)
+    found = [run(tool, {"command": "npm ci"}, error) for _ in range(7)]
+    assert first_at(actions(found)) == {"observe": 2, "block": 4, "stop": 6}
+    patient = Run("patient", resumed=resumed)
+    found = [patient(tool, {"command": "npm ci"}, error) for _ in range(11)]
+    assert first_at(actions(found)) == {"observe": 2, "block": 6, "stop": 10}
+
+
+def test_other_tools_that_lose_their_connection_have_none() -> None:
+    run = Run(REPEATED)
+    found = [run("fetch_invoice", {"id": "7"}, "Error: connection refused") for _ in range(7)]
+    assert first_at(actions(found)) == {"observe": 2, "block": 3, "stop": 6}
+
+
 class TestMutations:
     """2 observe, 3 block, 4 stop: every repeat does it again."""
 
