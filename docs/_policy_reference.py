@@ -24,7 +24,7 @@ from loopguard_core._policy_parts import (
     TextSettings,
     ToolSettings,
 )
-from loopguard_core._presets import PRESETS
+from loopguard_core._presets import PRESET_LADDERS, PRESETS
 
 TABLES: Mapping[str, type[BaseModel]] = {
     "ladder = { ... }": LadderSettings,
@@ -121,15 +121,15 @@ def _rungs(ladder: Ladder) -> str:
 
 def _presets() -> Iterator[str]:
     """What each preset lays under a policy, in the policy's own words."""
-    yield "Source: `PRESETS` in `loopguard_core/_presets.py`. Keys a policy names itself win."
+    yield "Source: `PRESETS` and `PRESET_LADDERS` in `loopguard_core/_presets.py`. Keys a policy names itself win."
     yield ""
     yield "| preset | detectors that are off | ladders it changes | other keys |"
     yield "|---|---|---|---|"
     for name, preset in PRESETS.items():
         detectors = preset.get("detectors", {})
         off = [f"`{row}`" for row, settings in detectors.items() if settings.get("enabled") is False]
-        changed = [f"`{row}`" for row, settings in detectors.items() if "ladder" in settings]
-        many = f"{len(changed)} rows, see above" if len(changed) > 3 else ", ".join(changed)
+        changed = [f"`{row}`" for row, ladder in PRESET_LADDERS.get(name, {}).items() if ladder.named()]
+        many = f"{len(changed)} rows, see above" if len(changed) > 5 else ", ".join(changed)
         ladders = ", ".join(filter(None, ["`ladder`" if "ladder" in preset else "", many]))
         others = [f"`{key} = {_toml(value)}`" for key, value in _flat(preset)]
         yield f"| `{name}` | {', '.join(off) or '-'} | {ladders or '-'} | {', '.join(others) or '-'} |"

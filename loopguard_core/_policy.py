@@ -28,7 +28,7 @@ from loopguard_core._policy_parts import (
     ToolSettings,
 )
 from loopguard_core._policy_resolve import OFF, Resolver
-from loopguard_core._presets import PRESETS, PresetName, check_preset, under
+from loopguard_core._presets import PRESET_LADDERS, PRESETS, PresetName, check_preset, under
 from loopguard_core._types import Action
 
 __all__ = ["DetectorSettings", "Limits", "Policy", "ToolSettings"]
@@ -131,7 +131,8 @@ class Policy(Settings):
     # The cache lies in a cached property and not in a private attribute: those take part in comparisons.
     @cached_property
     def _resolver(self) -> Resolver:
-        return Resolver(self.ladder, self.detectors, self.tools, retries=self.text.retries)
+        preset = PRESET_LADDERS.get(self.preset, {})
+        return Resolver(self.ladder, self.detectors, self.tools, retries=self.text.retries, preset=preset)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with some fields replaced. As everywhere in pydantic, `update` is not checked."""
@@ -151,10 +152,11 @@ class Policy(Settings):
     ) -> Ladder:
         """The ladder for one piece of evidence. Answers are remembered, so this is cheap.
 
-        The row of `DEFAULT_LADDERS`, then the detector's ladder from the policy, then the row's own
-        (`[detectors."repeated_call.poll"]`), then the tool's. Each names only the rungs it changes. A row for one
+        The row of `DEFAULT_LADDERS` as the preset has it, then the detector's ladder from the policy, then the row's
+        own (`[detectors."repeated_call.poll"]`), then the tool's. Each names only the rungs it changes. A row for one
         kind keeps its figures when the detector's ladder changes, because they count something else; rungs
-        switched off there are off for every row (see `_policy_resolve`).
+        switched off there are off for every row. A tool's ladder gives block and stop only to rows that have them by
+        default, because the others are no proof (see `_policy_resolve`).
 
         Args:
             detector: Name of the detector.
@@ -169,10 +171,15 @@ class Policy(Settings):
         settings = self.detectors.get(name)
         return settings is None or settings.enabled
 
+    def ladder_before(self, row: str) -> Ladder:
+        """The ladder of a detector or row as the preset has it: before this policy's own ladders."""
+        return self._resolver.base(row)
+
     def ladders(self) -> dict[str, Ladder]:
         """The ladder of each detector, and row, that this release or a plugin has and the policy leaves on."""
         rows = list(DEFAULT_LADDERS)
-        rows += [name for name in self.detectors if name not in DETECTORS and name not in DEFAULT_LADDERS]
+        named = dict.fromkeys((*PRESET_LADDERS.get(self.preset, ()), *self.detectors))
+        rows += [name for name in named if name not in DETECTORS and name not in DEFAULT_LADDERS]
         split = {row: split_row(row) for row in rows}
         return {
             row: self.ladder_for(detector, None, kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, RUNGS, Ladder, LadderSettings, split_row
+from loopguard_core._ladder import DETECTORS, RUNGS, Ladder, LadderSettings, split_row
 from loopguard_core._policy_errors import dotted
 from loopguard_core._policy_resolve import OFF
 from loopguard_core._types import Action
@@ -64,7 +64,7 @@ def _written_ladders(policy: Policy) -> Iterator[tuple[str, LadderSettings, Ladd
             if row == "repeated_call":
                 label = label if named.named() else "ladder"
                 named = policy.ladder.merged(named)
-            yield label, named, ladder, DEFAULT_LADDERS.get(row, OFF)
+            yield label, named, ladder, policy.ladder_before(row)
     if policy.detector_enabled("repeated_call"):
         for name, ladder in policy.tool_ladders().items():
             named = policy.tools[name].ladder

@@ -231,7 +231,8 @@ class ToolSettings(Settings):
     """Names of the fields of its JSON results that count. None, the default, counts all. In code also a function of
     the result."""
     ladder: LadderSettings = LadderSettings()
-    """Rungs for this tool's calls. They beat the detector's."""
+    """Rungs for this tool's calls. They beat the detector's; `block` and `stop` only where the row has them by default,
+    because other evidence is no proof."""
 
     def merged(self, stronger: ToolSettings) -> ToolSettings:
         """These settings with what `stronger` was given written over them; ladders are merged rung by rung."""

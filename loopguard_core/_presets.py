@@ -1,4 +1,4 @@
-"""Presets: plain mappings laid under what the user wrote, so that every key of theirs still wins."""
+"""Presets: settings and ladders laid under what the user wrote, so that every key of theirs still wins."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, Ladder
+from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, FOLLOWING_ROWS, Ladder, LadderSettings
 
 PresetName = Literal["default", "openrouter", "dsh", "patient", "strict", "observe"]
 
 
-def _stricter(ladder: Ladder) -> dict[str, int]:
+def _stricter(ladder: Ladder) -> LadderSettings:
     """Steer on at the observe figure, and block one earlier: section 5 of the design."""
     rungs: dict[str, int] = {}
     if ladder.observe is not None:
         rungs["steer"] = ladder.observe
     if ladder.block is not None and ladder.block > 1:
         rungs["block"] = ladder.block - 1
-    return rungs
+    return LadderSettings(**rungs)
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -36,23 +36,29 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     # What that plugin looks at, by the two detectors that replace its layers. They share one retry.
     "dsh": {
         "text": {"min_chars": 512, "channels": ("content", "reasoning"), "retries": 1},
-        "detectors": {
-            **{name: {"enabled": name in ("rephrased_search", "text_repetition")} for name in DETECTORS},
-            "rephrased_search": {"ladder": {"observe": False, "steer": 1, "stop": 2}},
-            "text_repetition.passage": {"ladder": {"observe": False, "steer": 1, "stop": 2}},
-        },
+        "detectors": {name: {"enabled": name in ("rephrased_search", "text_repetition")} for name in DETECTORS},
     },
-    # Failures that may pass by themselves are given time: section 5 of the design.
-    "patient": {
-        "detectors": {
-            f"{name}.transient": {"ladder": {"observe": 2, "steer": False, "block": 6, "stop": 10}}
-            for name in ("repeated_call", "cycle", "repeated_failure")
-        }
-    },
-    "strict": {"detectors": {row: {"ladder": _stricter(ladder)} for row, ladder in DEFAULT_LADDERS.items()}},
+    "patient": {},
+    "strict": {},
     "observe": {"shadow": True},
 }
-"""What each preset sets."""
+"""What each preset sets, but for its ladders."""
+
+_MAY_PASS = LadderSettings(observe=2, steer=False, block=6, stop=10)
+_ONE_RETRY = LadderSettings(observe=False, steer=1, stop=2)
+
+PRESET_LADDERS: Mapping[str, Mapping[str, LadderSettings]] = {
+    "dsh": {
+        "rephrased_search": _ONE_RETRY,
+        "rephrased_search.same_results": LadderSettings(observe=False),
+        "text_repetition.passage": _ONE_RETRY,
+    },
+    # Failures that may pass by themselves are given time: section 5 of the design.
+    "patient": dict.fromkeys((*FOLLOWING_ROWS, "repeated_call.retry"), _MAY_PASS),
+    "strict": {row: _stricter(ladder) for row, ladder in DEFAULT_LADDERS.items()},
+}
+"""What each preset makes of rows of the table of ladders. Not among its settings: there a row beats its detector, and so
+a preset's row would beat what the user says of the detector."""
 
 
 def check_preset(value: Any) -> str:

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import pickle
 import subprocess
 import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loopguard_core import LoopGuard, ToolCall
 from loopguard_core._errors import PolicyError
-from loopguard_core._ladder import DETECTORS, Ladder, LadderSettings
+from loopguard_core._ladder import DEFAULT_LADDERS, DETECTORS, FOLLOWING_ROWS, Ladder, LadderSettings, split_row
 from loopguard_core._policy import Limits, Policy, ToolSettings
+from loopguard_core._policy_file import load_policy
 from loopguard_core._policy_resolve import MAX_CACHED, MAX_CACHED_NAME
+from loopguard_core._presets import PRESETS
 from loopguard_core._types import Action
 
 DEFAULT = Ladder(observe=2, block=3, stop=6)
@@ -347,6 +352,78 @@ def test_a_tools_ladder_holds_for_its_polls_but_never_blocks_changing_results() 
     policy = Policy(tools={"*": {"ladder": {"observe": False, "block": 3, "stop": 5}}})
     assert policy.ladder_for("repeated_call", "check", "poll") == Ladder(steer=12, block=3, stop=5)
     assert policy.ladder_for("repeated_call", "check", "changing") == Ladder(steer=12)
+
+
+def test_a_tools_ladder_gives_no_force_to_evidence_that_is_no_proof() -> None:
+    written = {"observe": 4, "steer": False, "escalate": 5, "block": 5, "stop": 8}
+    policy = Policy(tools={"look": {"ladder": written}})
+    default = Policy()
+    for row, before in DEFAULT_LADDERS.items():
+        detector, kind = split_row(row)
+        ladder = policy.ladder_for(detector, "look", kind)
+        if row == "repeated_call.changing":
+            assert ladder == Ladder(observe=6)
+            continue
+        assert (ladder.observe, ladder.steer) == (4, None), row
+        assert ladder.block == (None if before.block is None else 5), row
+        forceful = before.block is not None or before.stop is not None
+        assert (ladder.escalate, ladder.stop) == ((5, 8) if forceful else (None, None)), row
+        assert policy.ladder_for(detector, "other", kind) == default.ladder_for(detector, "other", kind)
+
+
+def test_force_for_such_evidence_is_written_under_its_detector_and_holds_for_every_tool() -> None:
+    policy = Policy(
+        detectors={"rephrased_search": {"ladder": {"block": 6, "stop": 9}}},
+        tools={"web_search": {"ladder": {"steer": 3, "block": 2}}},
+    )
+    assert policy.ladder_for("rephrased_search", "web_search") == Ladder(observe=1, steer=3, block=6, stop=9)
+    assert Policy(tools={"web_search": {"ladder": {"block": False}}}).ladder_for("cycle", "web_search").block is None
+
+
+def test_names_looked_up_one_by_one_are_never_refused_by_their_tools_ladder() -> None:
+    session = LoopGuard({"tools": {"screen_name": {"ladder": {"block": 3, "stop": 6}}}}).session()
+    actions = []
+    for number in range(30):
+        name = hashlib.sha256(str(number).encode()).hexdigest()[:9].translate(str.maketrans("0123456789", "ghijklmnop"))
+        (decision,) = session.begin_round([ToolCall(f"c{number}", "screen_name", {"name": name})])
+        actions.append(decision.action)
+        session.record_result(f"c{number}", "no match")
+    assert actions[-1] is Action.STEER
+    assert session.stop is None
+    assert set(actions) <= {None, Action.OBSERVE, Action.STEER}
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("rung", ["steer", "block", "stop"])
+def test_every_key_of_the_user_wins_over_a_presets_rows(preset: str, rung: str) -> None:
+    assert getattr(Policy(preset=preset, ladder={rung: 5}).ladder_for("repeated_call"), rung) == 5
+    off = {"ladder": {rung: False}}
+    for row in (*DEFAULT_LADDERS, *FOLLOWING_ROWS):
+        detector = row.partition(".")[0]
+        kind = row.partition(".")[2] or None
+        policy = Policy(preset=preset, detectors={detector: off})
+        assert getattr(policy.ladder_for(detector, None, kind), rung) is None, row
+        named = Policy(preset=preset, detectors={row: {"ladder": {rung: 9}}})
+        assert getattr(named.ladder_for(detector, None, kind), rung) == 9, row
+
+
+def test_strict_leaves_the_ladder_to_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert Policy(preset="strict").ladder_for("repeated_call") == Ladder(observe=2, steer=2, block=2, stop=6)
+    expected = Ladder(observe=2, steer=2, block=5, stop=6)
+    assert Policy(preset="strict", ladder={"block": 5}).ladder_for("repeated_call") == expected
+    (tmp_path / "loopguard.toml").write_text("ladder = { block = 5 }")
+    monkeypatch.setenv("LOOPGUARD_PRESET", "strict")
+    assert load_policy(tmp_path / "loopguard.toml").ladder_for("repeated_call") == expected
+
+
+def test_a_detector_of_rows_alone_moves_the_rungs_that_are_on_in_a_preset_too() -> None:
+    policy = Policy(preset="strict", detectors={"stagnation": {"ladder": {"steer": 9}}})
+    assert policy.ladder_for("stagnation", kind="same_result").steer == 9
+
+
+def test_rows_that_only_a_preset_names_are_shown() -> None:
+    assert "cycle.transient" in Policy(preset="patient").ladders()
+    assert "cycle.transient" not in Policy().ladders()
 
 
 def test_a_detector_of_rows_alone_moves_the_rungs_that_are_on() -> None:
