@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -24,6 +26,7 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._futures: set[concurrent.futures.Future[None]] = set()
+        _all.add(self)
 
     def submit(self, coroutine: Coroutine[Any, Any, Any], label: str) -> None:
         """Start a coroutine. It runs on the running event loop, or, without one, on a daemon thread."""
@@ -31,7 +34,7 @@ class Background:
         try:
             task = asyncio.get_running_loop().create_task(guarded)
         except RuntimeError:
-            future = asyncio.run_coroutine_threadsafe(guarded, self._own_loop())
+            future = asyncio.run_coroutine_threadsafe(self._survived(guarded, label), self._own_loop())
             with self._lock:
                 self._futures.add(future)
             future.add_done_callback(self._forget_future)
@@ -66,6 +69,18 @@ class Background:
         except Exception as error:  # noqa: BLE001  # a plugin's fault must never become the run's
             self._faults.note(label, error)
 
+    async def _survived(self, guarded: Coroutine[Any, Any, None], label: str) -> None:
+        """On our own thread: `sys.exit()` in a hook would end the loop, and with it every hook that comes after."""
+        try:
+            await guarded
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._faults.note(label, error)
+
+    def forget(self) -> None:
+        """In a forked child the thread is gone with what it ran, and the lock may be held by it."""
+        self._lock = threading.Lock()
+        self._loop, self._futures = None, set()
+
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
@@ -81,3 +96,15 @@ class Background:
     def _forget_future(self, future: concurrent.futures.Future[None]) -> None:
         with self._lock:
             self._futures.discard(future)
+
+
+_all: weakref.WeakSet[Background] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for background in list(_all):
+        background.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -39,6 +39,10 @@ PolicyLike = Policy | str | os.PathLike[str] | Mapping[str, Any] | None
 MAX_PAUSED = 10_000
 """Paused sessions kept alive; older ones go on from their saved state."""
 
+MANY_RUNNING = 10_000
+"""Running sessions beyond which the log says once that there are so many. None is ever given up: nobody can tell one
+that was forgotten from one whose tool takes hours, and a run that goes on must find its limits."""
+
 
 class LoopGuard(Closing):
     """Watches agent runs under one policy.
@@ -157,7 +161,15 @@ class LoopGuard(Closing):
         if state is not None:
             session.restore(state)
         with self._lock:
-            return self._live.setdefault(session_id, session)
+            session = self._live.setdefault(session_id, session)
+            running = len(self._live) - len(self._paused)
+        if running > MANY_RUNNING:
+            self.faults.note(
+                "sessions",
+                text=f"more than {MANY_RUNNING:,} are live at once, with up to 100 KB each; loopguard gives up none by"
+                " itself. End those whose run is over: `with guard.session() as s`, `s.end()`, `guard.discard(id)`",
+            )
+        return session
 
     def live(self, id: str) -> Session | None:  # noqa: A002  # the public name
         """The live session of that id; None if there is none."""
@@ -211,12 +223,15 @@ class LoopGuard(Closing):
         """Take note that a session ended, and tell the hooks."""
         with self._lock:
             self.last_end = event
-            if event.reason == "paused":
+            if self._live.get(session.id) is not session:
+                pass  # another run has its id, or it was given up: that one's place is not this one's
+            elif event.reason == "paused":
                 self._paused[session.id] = None
                 while len(self._paused) > MAX_PAUSED:
                     self._live.pop(self._paused.popitem(last=False)[0], None)
-            elif self._live.get(session.id) is session:
+            else:
                 del self._live[session.id]
+                self._paused.pop(session.id, None)
         if self.enabled:
             self.plugins.session_end(event)
 
@@ -245,7 +260,7 @@ class LoopGuard(Closing):
                 session.end(reason())
                 self.discard(session.id)
 
-        _unseen.when_gone(owner, end)
+        _unseen.when_gone(owner, end, partial(self.faults.note, "end"))
 
     def count(self, label: str) -> None:
         """Count something that is tolerated and not worth a log line."""

@@ -145,7 +145,7 @@ class Money:
 
     @property
     def loading(self) -> bool:
-        """Whether `ended` may have to wait for the price list."""
+        """Whether `room` and `ended` may have to wait for the price list."""
         return self.prices and not _prices.loaded()
 
     # -- paying ------------------------------------------------------------------------------------------------

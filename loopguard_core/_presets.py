@@ -57,8 +57,8 @@ PRESET_LADDERS: Mapping[str, Mapping[str, LadderSettings]] = {
     "patient": dict.fromkeys((*FOLLOWING_ROWS, "repeated_call.retry"), _MAY_PASS),
     "strict": {row: _stricter(ladder) for row, ladder in DEFAULT_LADDERS.items()},
 }
-"""What each preset makes of rows of the table of ladders. Not among its settings: there a row beats its detector, and so
-a preset's row would beat what the user says of the detector."""
+"""What each preset makes of rows of the table of ladders. Not among its settings: there a row beats its detector, and
+so a preset's row would beat what the user says of the detector."""
 
 
 def check_preset(value: Any) -> str:

@@ -127,9 +127,9 @@ class Parts:
         self._faults = faults
         self._state: Mapping[str, Any] = {}
         if not isinstance(state, Mapping):
-            self._damage("it is not an object", _SPENDING)
+            self._damage("", "it is not an object", _SPENDING)
         elif state.get("version") != VERSION:
-            self._damage("its version is unknown", _SPENDING)
+            self._damage("", "its version is unknown", _SPENDING)
         else:
             self._state = state
 
@@ -142,7 +142,7 @@ class Parts:
         if not self._state:
             return
         if name not in self._state:
-            self._damage(f"part {name!r} is missing", lost)
+            self._damage(name, "it is missing", lost)
             return
         self.restore(name, restore, self._state[name], lost=lost)
 
@@ -155,7 +155,7 @@ class Parts:
         try:
             restore(value)
         except Exception as error:  # noqa: BLE001  # any damage at all
-            self._damage(f"part {name!r} cannot be read ({type(error).__name__})", lost)
+            self._damage(name, f"it cannot be read ({type(error).__name__})", lost)
 
     def get(self, name: str, kind: type[T]) -> T:
         """One part, or an empty one if it is missing or of another kind."""
@@ -163,8 +163,10 @@ class Parts:
         if isinstance(value, kind):
             return value
         if self._state:
-            self._damage(f"part {name!r} is not a {kind.__name__}", _AFRESH)
+            self._damage(name, f"it is not a {kind.__name__}", _AFRESH)
         return kind()
 
-    def _damage(self, what: str, lost: str) -> None:
-        self._faults.note("saved state", text=f"{what}. {lost}", always=lost is _SPENDING)
+    def _damage(self, part: str, what: str, lost: str) -> None:
+        # A label a part: each is logged once, whatever else was damaged before.
+        label = f"saved state, part {part!r}" if part else "saved state"
+        self._faults.note(label, text=f"{what}. {lost}", always=lost is _SPENDING)

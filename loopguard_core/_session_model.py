@@ -60,6 +60,8 @@ class SessionModelCalls(SessionText):
         """`before_model_call` for async callers; does not block the event loop."""
         directive: Directive | None = NOTHING
         try:
+            if self._money is not None and self._money.loading:
+                await asyncio.to_thread(warm)
             with self.lock:
                 directive = self._before(model, input_tokens, max_output_tokens)
             if directive is None and self._money is not None:

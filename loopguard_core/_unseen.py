@@ -11,16 +11,24 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 _calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # reentrant: put() is safe during collection
 _start = threading.Lock()
 _thread: threading.Thread | None = None
 
 
-def when_gone(owner: object, call: Callable[[], None]) -> None:
-    """Make a call, soon and on a daemon thread, once `owner` is collected. The call must not raise."""
+def when_gone(owner: object, call: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+    """Make a call, soon and on a daemon thread, once `owner` is collected.
+
+    Args:
+        owner: What is waited for.
+        call: What is done then. Hooks may run in it.
+        failed: Told what the call raised, `SystemExit` included: it must not end the thread all other ends wait for.
+    """
     _ensure_thread()  # now, because starting a thread takes locks that collection must not take
-    weakref.finalize(owner, _calls.put, call).atexit = False
+    weakref.finalize(owner, _calls.put, partial(_contained, call, failed)).atexit = False
 
 
 def drain(timeout: float | None) -> None:
@@ -29,6 +37,14 @@ def drain(timeout: float | None) -> None:
         done = threading.Event()
         _calls.put(done.set)
         done.wait(timeout)
+
+
+def _contained(call: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+    try:
+        call()
+    except BaseException as error:  # noqa: BLE001  # see `when_gone`
+        with suppress(BaseException):
+            failed(error)
 
 
 def _serve() -> None:

@@ -363,7 +363,7 @@ def assert_tolerated(state: Any) -> None:
         if use == 0:
             session = guard.session(state=json.loads(json.dumps(session.save())))
     session.end()
-    assert set(guard.faults.counts) <= {"saved state"}
+    assert all(label.startswith("saved state") for label in guard.faults.counts)
 
 
 class TestDamagedState:
@@ -406,6 +406,17 @@ class TestDamagedState:
         assert_still_works(guard.session(state=state))
         assert guard.faults.counts == {"saved state": 1}
         assert LOST in caplog.text
+
+    def test_every_damaged_part_is_named_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        state = {**RICH, "stop": None, "history": {"x": 1}, "effects": 5, "flags": "z"}
+        state["detectors"] = {**state["detectors"], "cycle": 7}
+        guard = LoopGuard(POLICY)
+        for _ in range(2):
+            guard.session(state=state)
+        named = [record.getMessage().partition(":")[0] for record in caplog.records]
+        parts = ("detectors.cycle", "effects", "flags", "history")
+        assert sorted(named) == [f"saved state, part {part!r}" for part in parts]
+        assert set(guard.faults.counts.values()) == {2}
 
     @pytest.mark.parametrize("name", [name for name in RICH if name not in ("version", "stop")])
     @pytest.mark.parametrize("junk", [..., None, 5, "x", []], ids=repr)

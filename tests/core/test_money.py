@@ -122,6 +122,29 @@ class TestCost:
         )
         subprocess.run([sys.executable, "-c", script], check=True)
 
+    async def test_a_list_that_is_still_loading_stops_no_event_loop(
+        self, listed: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is awaited for: the loop goes on, here to the callback that lets the loading end."""
+        monkeypatch.setattr(_prices, "_calculate", None)
+        loading = threading.Lock()
+        monkeypatch.setattr(_prices, "_lock", loading)
+        released: list[str] = []
+
+        def release(by: str) -> None:
+            if not released:
+                released.append(by)
+                loading.release()
+
+        loading.acquire()
+        too_late = threading.Timer(5, release, ["a thread, because the event loop stood still"])
+        too_late.start()
+        session = LoopGuard({"limits": {"cost": 5, "reserve": True}}).session()
+        asyncio.get_running_loop().call_soon(release, "the event loop")
+        assert (await session.abefore_model_call(GPT, 1000, 1000)).stop is None
+        too_late.cancel()
+        assert released == ["the event loop"]
+
     def test_on_an_event_loop_the_list_is_loaded_elsewhere(self, listed: None) -> None:
         """The import takes half a second; in a loop that runs it goes on in a thread."""
         script = """

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
+import os
 import pathlib
 import re
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -490,6 +493,41 @@ class TestAsync:
             guard.session().end()
         assert list(guard.faults.counts.values()) == [1]
 
+    def test_sys_exit_in_one_ends_neither_the_thread_nor_what_comes_after(self) -> None:
+        async def on_end(event: SessionEnd) -> None:
+            if event.session_id == "first":
+                sys.exit(3)
+            seen.append(event.session_id)
+
+        seen: list[str] = []
+        guard = LoopGuard(on_end=on_end)
+        for name in ("first", "second"):
+            guard.session(name).end()
+            guard.close()
+        assert seen == ["second"]
+        assert list(guard.faults.counts.values()) == [1]
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+    def test_they_run_in_a_forked_child(self) -> None:
+        async def on_end(event: SessionEnd) -> None:
+            seen.append(os.getpid())
+
+        seen: list[int] = []
+        guard = LoopGuard(on_end=on_end)
+        guard.session().end()
+        guard.close()
+        assert seen == [os.getpid()]
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                guard.session().end()
+                guard.close()
+                code = 0 if seen[1:] == [os.getpid()] else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
     @pytest.mark.parametrize("kind", ["partial", "lambda", "object"])
     async def test_async_callables_of_every_kind_observe(self, kind: str) -> None:
         async def on_end(event: SessionEnd) -> None:
@@ -509,6 +547,24 @@ class TestAsync:
         guard.session().end()
         await guard.adrain()
         assert len(seen) == 1
+
+
+class TestEndsNobodySaw:
+    def test_sys_exit_in_a_hook_does_not_keep_later_ends_from_being_told(self) -> None:
+        class Owner:
+            pass
+
+        told: list[str] = []
+        exits = LoopGuard(on_end=lambda event: sys.exit(3))
+        works = LoopGuard(on_end=lambda event: told.append(event.reason))
+        for guard in (exits, works):
+            owner = Owner()
+            guard.end_with(owner, guard.session(), lambda: "error")
+            del owner
+            gc.collect()
+            guard.close()
+        assert told == ["error"]
+        assert exits.faults.counts == {"end": 1}
 
 
 class TestLoopKey:

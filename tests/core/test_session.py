@@ -359,6 +359,50 @@ class TestEnd:
             session.end()
         assert [guard.live(str(number)) is not None for number in range(5)] == [False, False, True, True, True]
 
+    def test_the_place_of_a_paused_run_that_ended_is_not_that_of_the_next_with_its_id(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("loopguard_core._guard.MAX_PAUSED", 2)
+        guard = LoopGuard()
+
+        def paused(name: str) -> Session:
+            session = guard.session(name)
+            session.pause()
+            session.end()
+            return session
+
+        paused("a").end("cancelled")
+        running = guard.session("a")
+        for name in ("b", "c", "d"):
+            paused(name)
+        assert guard.live("a") is running
+        assert guard.live("b") is None
+        given_up = paused("e")
+        for name in ("f", "g"):
+            paused(name)
+        running = guard.session("e")
+        given_up.before_model_call()
+        given_up.pause()
+        given_up.end()
+        for name in ("h", "i"):
+            paused(name)
+        assert guard.live("e") is running
+
+    def test_running_sessions_are_never_given_up_but_very_many_are_said_once(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("loopguard_core._guard.MANY_RUNNING", 3)
+        guard = LoopGuard({"limits": {"turns": 1}})
+        waiting = guard.session("waiting")
+        waiting.pause()
+        waiting.end()
+        sessions = [guard.session(str(number)) for number in range(3)]
+        assert not caplog.records
+        sessions += [guard.session(str(number)) for number in range(3, 6)]
+        assert len(caplog.records) == 1
+        assert "more than 3 are live at once" in caplog.text
+        assert all(guard.session(str(number)) is session for number, session in enumerate(sessions))
+
 
 class TestNested:
     def test_a_stop_inside_reaches_every_run_outside(self) -> None:
