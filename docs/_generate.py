@@ -1,4 +1,4 @@
-"""Writes the tables in the docs: from the conformance suite, from what the surfaces declare, from the policy's schema.
+"""Writes what the docs take from code: conformance, what surfaces declare, the policy's schema, what is a failure.
 
     python docs/_generate.py            # writes them
     python docs/_generate.py --check    # says whether they are current
@@ -9,6 +9,7 @@ Needs every SDK. A test runs the check.
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -20,6 +21,8 @@ sys.path += [str(DOCS), str(DOCS.parent / "tests" / "support")]
 from _policy_reference import policy_reference  # noqa: E402  # found by the line above, as is the next
 from sdk_drivers import drivers  # noqa: E402
 
+from loopguard_core._failed import judge_error  # noqa: E402
+from loopguard_core._outcome import REFUSED, REFUSED_WITHIN  # noqa: E402
 from loopguard_core.cli.adapters import SURFACE_GROUP, markdown  # noqa: E402
 from loopguard_core.testing.conformance import FEATURES, SCRIPTS, Driver, table  # noqa: E402
 
@@ -85,7 +88,19 @@ def adapters() -> str:
     return markdown([surface for point in points for surface in point.load()]).rstrip("\n")
 
 
-PAGES = {"conformance.md": conformance, "adapters.md": adapters, "policy-reference.md": policy_reference}
+def session() -> str:
+    """When a result is a failure, in the words of `judge_error`, and when it is none at all."""
+    rule = " ".join((judge_error.__doc__ or "").partition("The one rule: ")[2].split())
+    refusal = f"Text in whose first {REFUSED_WITHIN} characters `{REFUSED}` stands is a refusal of ours: no outcome at all."
+    return "\n\n".join(textwrap.fill(text, 120) for text in (f"It is a failure if it is {rule}", refusal))
+
+
+PAGES = {
+    "conformance.md": conformance,
+    "adapters.md": adapters,
+    "policy-reference.md": policy_reference,
+    "session.md": session,
+}
 
 
 def stale(*, write: bool) -> list[str]:

@@ -29,7 +29,9 @@ OWN_WORDS = "[loopguard]"
 REFUSED = f"{OWN_WORDS} This call was not executed"
 """How everything begins that stands in place of a result."""
 
-_WITHIN = 96  # SDKs put a word like "Observation: " or "Error: " before a result
+REFUSED_WITHIN = 96
+"""Characters of a result within which that begins: SDKs put a word like "Observation: " or "Error: " before it."""
+
 _EDGE = 64 * 1024
 _FIGURES = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)*(?:[eE][-+]?\d+)?")
 _TELLING_LINE = 16
@@ -256,7 +258,7 @@ class Outcome:
 def is_own_words(output: Any) -> bool:
     """Whether an output is loopguard's refusal rather than a tool's answer."""
     # The bracket first, which few results have there: that costs least.
-    return isinstance(output, str) and "[" in (head := output[:_WITHIN]) and REFUSED in head
+    return isinstance(output, str) and "[" in (head := output[:REFUSED_WITHIN]) and REFUSED in head
 
 
 def text_of(output: Any, result_key: Any = None) -> str:

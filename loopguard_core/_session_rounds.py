@@ -135,7 +135,8 @@ class SessionRounds(SessionModelCalls):
 
         Args:
             call_id: The id from `ToolCall`.
-            output: What the tool returned, or the exception it raised. Only a hash of it is kept.
+            output: What the tool returned, or the exception it raised. A hash of it is kept, and in memory, at most
+                16 KB a session, the text of those that may have to be compared; it is never saved, logged or sent.
             is_error: Whether it failed; None lets the core judge from the output (see `docs/session.md`).
         """
         try:  # as in `begin_round`

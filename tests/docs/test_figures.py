@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from loopguard_core import _history, _history_state
 from loopguard_core._ladder import DEFAULT_LADDERS, RUNGS
 from loopguard_core._types import Action
+from loopguard_core.detectors import _observed, repeated_message
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "detectors.md").read_text(encoding="utf-8")
@@ -59,3 +61,22 @@ def test_each_detector_s_section_says_the_ladder_that_holds():
         for word, figure in re.findall(r"(observed|told|refused|ended) at (\d+)", text.lower().split(" several ")[0]):
             figures = {ladder.threshold(words[word]) for row, ladder in DEFAULT_LADDERS.items() if row.startswith(name)}
             assert int(figure) in figures, f"{name}: {word} at {figure}"
+
+
+def test_privacy_says_how_much_is_held_in_memory():
+    page = " ".join((DOCS / "privacy.md").read_text(encoding="utf-8").split())
+    assert f"text of results, at most {_history.MAX_HELD // 1024} KB a session" in page
+    assert f"the last calls of {_history_state.MAX_TOOLS} tools, at most {_observed._KEPT // 1024} KB each" in page
+    assert f"the message that is being read at most {repeated_message.MAX_HELD // 1024} KB" in page
+
+
+def test_no_page_says_that_nothing_but_hashes_is_kept():
+    pages = [*DOCS.glob("*.md"), *DOCS.parent.glob("README*.md")]
+    code = [*DOCS.parent.glob("loopguard_core/*.py"), *DOCS.parent.glob("adapters/*/*.py")]
+    said = re.compile(
+        r"only (?:a )?hash(?:es)?(?: of it)? (?:is|are) kept|keeps hashes|kept as hashes, and only|只保存哈希", re.I
+    )
+    allowed = "Of queries and results only hashes are kept"  # of those that searches are compared by
+    for path in (*pages, *code):
+        text = " ".join(path.read_text(encoding="utf-8").split()).replace(allowed, "")
+        assert not said.search(text), path.name
