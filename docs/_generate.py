@@ -91,7 +91,9 @@ def adapters() -> str:
 def session() -> str:
     """When a result is a failure, in the words of `judge_error`, and when it is none at all."""
     rule = " ".join((judge_error.__doc__ or "").partition("The one rule: ")[2].split())
-    refusal = f"Text in whose first {REFUSED_WITHIN} characters `{REFUSED}` stands is a refusal of ours: no outcome at all."
+    refusal = (
+        f"Text in whose first {REFUSED_WITHIN} characters `{REFUSED}` stands is a refusal of ours: no outcome at all."
+    )
     return "\n\n".join(textwrap.fill(text, 120) for text in (f"It is a failure if it is {rule}", refusal))
 
 
