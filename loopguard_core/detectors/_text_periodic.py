@@ -7,6 +7,7 @@ and 93 legitimate texts: scaled by 0.5 they raise false alarms on five, by 0.75 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,7 @@ RAW_KEPT = 16_384
 """Characters of the text as it came that are kept, to tell exact from drifting repetition."""
 
 _RAW_SLACK = 2048
+_DECORATED = re.compile(r"\*\*|[\[(]0(?:[.:/,-]0)*[\])]")  # bold type, and counters in brackets
 _SHORT, _VERSE, _PLAN, _PAGE = 64, 256, 1500, 2000
 
 
@@ -57,6 +59,8 @@ def exact_run(shape: Shape, fenced: bool) -> int:
     unit = shape.size
     if shape.blank:
         run = 512
+    elif shape.frames:
+        run = max(6 * unit, 3000)
     elif shape.letters < 0.3 or (shape.distinct <= 3 and unit > shape.distinct):
         # Rules, borders, hex, zeros, DNA. Rows of them are a grid or a table that somebody may have asked for.
         run = 512 if unit <= 3 and shape.glyphs else 1200 if unit < 8 or "\n" not in shape.text else 3000
@@ -72,7 +76,11 @@ def exact_run(shape: Shape, fenced: bool) -> int:
     elif unit <= _SHORT:
         run = max(8 * unit, 480 if shape.words else 640)  # without words it may be base64 or minified
     else:
-        run = max(min(4 * unit, 800), 600, unit * 3 // 2 if shape.words or unit > _PAGE else 3 * unit)
+        run = max(
+            min(4 * unit, max(800 - unit, 3 * unit), 800),
+            600,
+            unit * 3 // 2 if shape.words or unit > _PAGE else 3 * unit,
+        )
     # Less than a whole copy is a quotation. Of a long unit the last, unfinished block may still be unread.
     run = max(run, unit if unit < _PLAN else unit - BLOCK + 1)
     return run * 3 // 2 if fenced and unit <= _PAGE else run
@@ -86,13 +94,16 @@ def drifting_run(shape: Shape, fenced: bool) -> int | None:
         fenced: Whether it stands in a code block.
     """
     unit = shape.size
+    shape = Shape(_DECORATED.sub("", shape.text) or shape.text)
     # Many numbers are data: a log, a table, a song that counts bottles. A loop counts its own laps.
     if shape.digit_groups > max(2, unit // 48) or shape.letters < 0.4:
         return None
     sentence = 16 if shape.east_asian else 40
     if unit >= sentence and shape.letters >= 0.6 and shape.plain and shape.words and shape.sentences:
         run = max(10 * unit, 900) if unit <= 128 else max(5 * unit, 1280)
-    elif unit >= 48 and shape.plain and not shape.structured:
+    elif unit >= 24 and shape.letters >= 0.6 and shape.plain and shape.words and shape.sentences and shape.ends:
+        run = max(32 * unit, 2000)
+    elif unit >= 24 and shape.plain and not shape.structured:
         run = max(24 * unit, 4000) if unit <= 256 else max(8 * unit, 4000)
     else:  # an enumeration, rows or boilerplate somebody asked for, up to a length that nobody asks for
         run = max(48 * unit, 12_000)

@@ -7,6 +7,7 @@ a log that does is ordinary. Nothing here knows any word of any language.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from functools import cached_property
 
@@ -14,15 +15,23 @@ SAMPLE = 512
 """Characters that are looked at; the kind of a longer text shows in its last half page."""
 
 _NUMBERS = re.compile(r"\d+(?:[.,:/]\d+)*")
-_DIGIT_GROUPS = re.compile(r"\d+")
+_DIGIT_GROUPS = re.compile(r"\d+(?:[.:/-]\d+)*")  # a version, a time and a date are one counter each
 _EAST_ASIAN = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LABEL = re.compile(r"\s*[\w*#|-]{1,24}\s?[:：=|]")
 
 # Without brackets: code has many, prose few.
-_SENTENCE_MARKS = " \n.,!?;:'\"-\u2010\u2013\u2014\u2018\u2019\u201c\u201d\u2026、。！，：；？「」『』"
+_SENTENCE_MARKS = (
+    " \n.,!?;:'\"-\u2010\u2013\u2014\u2018\u2019\u201c\u201d\u2026、。！，：；？「」『』\u0964\u0965\u060c\u061b\u061f"
+)
 _PLAIN = frozenset(_SENTENCE_MARKS)
-_ENDS = tuple(".!?\u2026。！？")
+_ENDS = tuple(".!?\u2026。！？\u0964\u061f")  # and the stops of Hindi and Arabic
 _CLOSING = "\"'\u2019\u201d»」』）)*_` \t"
+
+# As Java and JavaScript, Python, Ruby, C, Rust and Go print them.
+_FRAME = re.compile(
+    r"\s*(?:at [\w$.<>/\[\] ]+\(|at \S+:\d+|File \".*, line \d|from \S+:\d+:in |#\d+ +(?:0x|in )|\d+: +0x|\S+\.go:\d+ )"
+)
+_FIRST_MARK = "\u0300"
 
 _PLAIN_SHARE = 0.9
 _FEW_SPACES = 12
@@ -43,7 +52,7 @@ class Shape:
 
     Attributes:
         size: Its length in characters.
-        text: Its last 512 characters.
+        text: Its last 512 characters, without the marks that combine with letters.
         letters: Share of letters, of any script, from 0 to 1.
         distinct: Different characters.
         blank: White space alone.
@@ -52,7 +61,7 @@ class Shape:
 
     def __init__(self, text: str) -> None:
         self.size = len(text)
-        self.text = text = text[-SAMPLE:]
+        self.text = text = without_marks(text[-SAMPLE:])
         counts = Counter(text)
         letters = marks = 0
         for char, times in counts.items():
@@ -60,14 +69,14 @@ class Shape:
                 letters += times
             elif char in _PLAIN:
                 marks += times
-        self.letters = letters / len(text)
+        self.letters = letters / max(1, len(text))
         self.plain = letters + marks >= _PLAIN_SHARE * len(text)
         self.distinct = len(counts)
         self.blank = not letters and text.isspace()
 
     @cached_property
     def digit_groups(self) -> int:
-        """Runs of digits."""
+        """Numbers; what dots, colons, slashes and hyphens hold together is one."""
         return len(_DIGIT_GROUPS.findall(self.text))
 
     @property
@@ -111,6 +120,18 @@ class Shape:
         lines = _lines(self.text)
         return len(lines) > 1 and len(self.text) < _VERSE_LINE * len(lines)
 
+    @cached_property
+    def frames(self) -> bool:
+        """Whether it is made of the frames of a stack trace: a recursion has many of them."""
+        lines = _lines(self.text)[1:]  # the first may be cut
+        found = sum(1 for line in lines if _FRAME.match(line))
+        return found > 0 and found * 2 >= len(lines)  # Python and Go print a second line to each
+
+    @property
+    def ends(self) -> bool:
+        """Whether a sentence ends in it."""
+        return any(mark in self.text for mark in _ENDS)
+
     @property
     def sentences(self) -> bool:
         """Running text, or lines that end as sentences do. Records, logs and lists mostly do not."""
@@ -120,6 +141,13 @@ class Shape:
         return _sentences(_lines(self.text[cut:] + self.text[:cut]))
 
 
+def without_marks(text: str) -> str:
+    """A text without vowel signs and accents that combine with letters, as Hindi, Thai and Arabic have them."""
+    if text.isascii():
+        return text
+    return "".join([char for char in text if char < _FIRST_MARK or unicodedata.category(char)[0] != "M"])
+
+
 def east_asian(text: str) -> bool:
     """Whether there is Chinese, Japanese or Korean in it."""
     return not text.isascii() and _EAST_ASIAN.search(text) is not None
@@ -127,6 +155,7 @@ def east_asian(text: str) -> bool:
 
 def reads_like_prose(text: str) -> bool:
     """Whether about 512 characters read like prose of somebody who talks, not like a list, a log or code."""
+    text = without_marks(text)
     shape = Shape(text)
     if shape.letters < _PROSE_LETTERS or not shape.words:
         return False
@@ -142,7 +171,7 @@ def reads_like_prose(text: str) -> bool:
 
 def _odd(text: str) -> int:
     """Signs that prose has few of. An apostrophe inside a word is none of them, nor is a hyphen."""
-    return len(_ODD.findall(text))
+    return len(_ODD.findall(text.replace("**", "")))
 
 
 _ODD = re.compile(rf"[^\w\s{re.escape(_SENTENCE_MARKS)}（）]|_|(?<![^\W_])'|'(?![^\W_])")
