@@ -16,7 +16,7 @@ CORPUS = Path(__file__).parents[2] / "corpus"
     ("folder", "loops", "nagged"),
     [
         *(("reports", 49, 0), ("domains", 55, 3), ("apart", 34, 4)),
-        *(("third", 22, 5), ("retold", 89, 0), ("restyled", 48, 1)),
+        *(("third", 22, 5), ("retold", 89, 0), ("restyled", 48, 1), ("twins", 31, 2)),
     ],
 )
 def test_loops_are_caught_and_healthy_runs_left_alone(
