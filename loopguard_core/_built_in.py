@@ -23,7 +23,7 @@ def _repeated_call(policy: Policy, history: History, _: Retries) -> Detector:
 
 
 def _rephrased_search(policy: Policy, history: History, retries: Retries) -> Detector:
-    return RephrasedSearch(history=history, retries=retries if policy.preset == "dsh" else None)
+    return RephrasedSearch(history, retries if policy.preset == "dsh" else None)
 
 
 def _text_repetition(policy: Policy, _: History, retries: Retries) -> Detector:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from xxhash import xxh3_64_hexdigest
@@ -14,7 +15,7 @@ from loopguard_core._fingerprint import digest, keyed
 from loopguard_core._identity import EXEMPT, display_name, loop_key_of, parse_arguments
 from loopguard_core._masking import Masker
 from loopguard_core._plugins import Plugins
-from loopguard_core._policy import Policy
+from loopguard_core._policy import Policy, ToolSettings
 from loopguard_core._traits import Nature, Traits
 from loopguard_core._types import ToolCall
 from loopguard_core.detectors import ObservedCall
@@ -128,7 +129,7 @@ class Identifier:
         settings = self._policy.tool(tool)
         traits: Traits | None = None
         if "traits" in settings.model_fields_set:
-            traits = frozenset(settings.traits)
+            base, traits = _searching(base, settings)
         elif annotations is not None:
             traits = _traits.annotated(annotations)
             if traits is not None and "reads" in traits and "polls" in base.traits:
@@ -166,6 +167,16 @@ class Identifier:
         """
         plain = digest(call.text.encode("utf-8", "surrogatepass"), self._policy.fingerprints)
         return plain if key is None else keyed(plain, key)
+
+
+def _searching(base: Nature, settings: ToolSettings) -> tuple[Nature, Traits]:
+    """The declared traits, with searching told of the tool: like reading, it changes nothing unless they say so."""
+    traits = frozenset(settings.traits)
+    if "searches" not in traits:
+        return base, traits
+    fields = settings.loop_key if isinstance(settings.loop_key, tuple) else ()
+    base = replace(base, searches=True, declared_search=True, search_fields=fields)
+    return base, traits - {"searches"} | ({"reads"} if "mutates" not in traits else set())
 
 
 _LONG_NAME = 200

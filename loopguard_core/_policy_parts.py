@@ -26,7 +26,7 @@ from loopguard_core._types import Channel
 
 LoopKeyFunction = Callable[[Any], Any]
 Normalization = Literal["nfkc", "casefold", "whitespace", "punctuation"]
-Trait = Literal["reads", "mutates", "tests", "polls", "waits", "delegates", "exempt"]
+Trait = Literal["reads", "mutates", "tests", "polls", "waits", "searches", "delegates", "exempt"]
 
 
 _MOST_A_MILLION = 1_000_000

@@ -100,17 +100,15 @@ def _is_search(tool: str) -> bool:
     return not _ASKED.isdisjoint(words) and not _BODIES_OF_TEXT.isdisjoint(words)
 
 
-def read_search(tool: str, key: str, arguments: Any, fields: Iterable[str] | None = None) -> Search | None:
-    """What a call searches for; None if it is no search or has no keyword.
+def read_search(key: str, arguments: Any, fields: Iterable[str] = ()) -> Search | None:
+    """What a call of a search tool searches for; None if it has no keyword.
 
     Args:
-        tool: The tool's name.
         key: What names the tool in the state.
         arguments: The call's parsed arguments.
-        fields: Arguments that hold the query, where somebody has said so: a tool with such fields is a search whatever
-            its name, and one with none of them is not. With None the name decides, and `QUERY_FIELDS`.
+        fields: Arguments that hold the query where none of `QUERY_FIELDS` is there.
     """
-    if not (is_search(tool) if fields is None else fields) or not isinstance(arguments, Mapping):
+    if not isinstance(arguments, Mapping):
         return None
     used = _query_names(arguments, fields)
     query = " ".join([text for name in used for text in _texts(arguments[name])])
@@ -141,13 +139,13 @@ def read_search(tool: str, key: str, arguments: Any, fields: Iterable[str] | Non
     return Search(key, kept, ";".join(sorted(pages))[:MAX_PAGE] if pages else "", chains)
 
 
-def _query_names(arguments: Mapping[Any, Any], fields: Iterable[str] | None) -> list[Any]:
+def _query_names(arguments: Mapping[Any, Any], fields: Iterable[str]) -> list[Any]:
     """The arguments that hold the query."""
-    if fields is None and "query" in arguments:  # by far the most common
+    if "query" in arguments:  # by far the most common
         return ["query"]
     named = {_plain(name): name for name in arguments if isinstance(name, str)}
-    found = [named[_plain(name)] for name in (QUERY_FIELDS if fields is None else fields) if _plain(name) in named]
-    return found[:1] if fields is None else found
+    found = [named[_plain(name)] for name in QUERY_FIELDS if _plain(name) in named]
+    return found[:1] or [named[_plain(name)] for name in fields if _plain(name) in named]
 
 
 def keywords(query: str) -> set[str]:

@@ -10,6 +10,7 @@ tool starts no epoch and is no poll.
 | `tests` | checks, and may end differently the next time | `run_tests`; shell commands that test, lint, build |
 | `polls` | asks whether something is done | poll, `*_status`, `wait_for_*`; a waiting time; results, see `polling` |
 | `waits` | lets time pass: exempt | sleep, wait, pause; a shell command that only sleeps |
+| `searches` | looks something up by words | `web_search`, `grep`, `tavily`, ...; see `_search_query` |
 | `delegates` | hands over to another agent | transfer_to_*, handoff*, delegate*, *_agent |
 | `exempt` | not looked at | only by policy |
 """
@@ -78,7 +79,9 @@ class Nature:
         ui: A step in a user interface, whose short acknowledgement tells nothing of what it did.
         starts: It starts things, so that a result saying "running" does not make it a poll.
         writes_files: Its name says that it writes or edits files or text.
-        searches: Its name says that it searches.
+        searches: Its name says that it searches, or the policy.
+        declared_search: The policy says that it searches.
+        search_fields: Arguments that hold the query where none has a usual name.
         thinks: Its name says that it only takes down what the model thinks.
         plans: Its name says that it takes down a plan or a list of things to do.
         deed: An argument may name what is done: `command = "view"`, `action = "create"`.
@@ -96,6 +99,8 @@ class Nature:
     starts: bool = False
     writes_files: bool = False
     searches: bool = False
+    declared_search: bool = False
+    search_fields: tuple[str, ...] = ()
     thinks: bool = False
     plans: bool = False
     deed: bool = False

@@ -13,7 +13,7 @@ This is statistics, not proof: by default it is noted at the first repeat and th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -128,8 +128,6 @@ class RephrasedSearch(Detector):
     Calls of one round were written without seeing each other's results, so together they are one search.
 
     Args:
-        query_fields: Says for a tool which arguments hold its query, so that it is a search whatever its name; none
-            of them, so that it is no search; or None, which leaves it to its name and to `QUERY_FIELDS`.
         history: What the session has seen: other news between two searches means that what was found is put to use.
         retries: Counts what is reported, for detectors that share one retry (preset `dsh`); None counts repeats.
     """
@@ -140,12 +138,9 @@ class RephrasedSearch(Detector):
 
     def __init__(
         self,
-        query_fields: Callable[[str], Sequence[str] | None] | None = None,
-        *,
         history: History | None = None,
         retries: Retries | None = None,
     ) -> None:
-        self._query_fields = query_fields
         self._history = history
         self._retries = retries
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
@@ -167,10 +162,9 @@ class RephrasedSearch(Detector):
         self._running = {}
         rounds: dict[str, list[tuple[ObservedCall, Search]]] = {}
         for call in calls:
-            fields = None if self._query_fields is None else self._query_fields(call.tool)
-            if fields is None and not is_search(call.tool):
+            if not call.nature.declared_search and not is_search(call.tool):
                 continue
-            search = read_search(call.tool, call.tool_key, call.arguments, fields)
+            search = read_search(call.tool_key, call.arguments, call.nature.search_fields)
             if search is not None:
                 rounds.setdefault(search.stream, []).append((call, search))
         return [finding for key, found in rounds.items() for finding in self._compare(key, found, number)]

@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopguard_core import Action, Finding, LoopGuard, ToolCall
+from loopguard_core import Action, Detector, Finding, LoopGuard, ToolCall, hookimpl
 from loopguard_core._outcome import Result
 from loopguard_core._search_query import MAX_KEYWORDS, is_search, keywords, read_search
 from loopguard_core._search_results import MAX_ENTRIES, overlap, result_signature
@@ -164,12 +164,61 @@ def test_names_of_searches(name: str) -> None:
     assert is_search(name)
 
 
-def test_a_policy_can_name_the_fields() -> None:
-    fields = {"ask_archive": ("wish",), "web_search": ()}.get
-    run = Run(RephrasedSearch(fields))
-    assert run({"wish": "old harbor maps"}, tool="ask_archive") == []
-    assert run({"wish": "harbor maps, old"}, tool="ask_archive")[0].streak == 1
-    assert [run("old harbor maps"), run("harbor maps, old")] == [[], []]
+@pytest.mark.parametrize(
+    ("tool", "settings", "argument", "expected"),
+    [
+        ("ask_archive", {}, "query", [None, None, None]),
+        ("ask_archive", {"traits": ["searches"]}, "query", [None, "observe", "steer"]),
+        ("ask_archive", {"traits": ["searches"]}, "wish", [None, None, None]),
+        ("ask_archive", {"traits": ["searches"], "loop_key": ["wish"]}, "wish", [None, "observe", "steer"]),
+        ("ask_archive", {"traits": ["reads"], "loop_key": ["wish"]}, "wish", [None, None, None]),
+        ("web_search", {"traits": ["reads"]}, "query", [None, "observe", "steer"]),
+        ("web_search", {"traits": ["searches"], "loop_key": ["query"]}, "query", [None, "observe", "steer"]),
+    ],
+)
+def test_a_policy_says_what_is_a_search(
+    tool: str, settings: dict[str, Any], argument: str, expected: list[str | None]
+) -> None:
+    """By a trait; where its argument has no usual name, by the loop key too."""
+    session = LoopGuard({"tools": {tool: settings}}).session()
+    said = []
+    for number, query in enumerate(("old harbor maps", "harbor maps, old", "maps: the old harbor")):
+        (decision,) = session.begin_round([ToolCall(f"c{number}", tool, {argument: query})])
+        said.append(decision.action)
+        assert decision.verdict is None or decision.verdict.detector == "rephrased_search"
+        session.record_result(f"c{number}", f"sheet {number * 7} of {query[:4]}")
+    assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("traits", "known"),
+    [(["searches"], {"reads"}), (["searches", "mutates"], {"mutates"}), (["searches", "polls"], {"polls", "reads"})],
+)
+def test_who_searches_reads(traits: list[str], known: set[str]) -> None:
+    seen: list[ObservedCall] = []
+
+    class Sees(Detector):
+        name = "sees"
+
+        def begin_round(self, calls: Sequence[ObservedCall], number: int) -> Sequence[Finding]:
+            seen.extend(calls)
+            return ()
+
+        def save(self) -> Any:
+            return None
+
+        def restore(self, state: Any) -> None:
+            pass
+
+    class Plugin:
+        @hookimpl
+        def detectors(self, policy: Any) -> Any:
+            return Sees()
+
+    LoopGuard({"tools": {"ask": {"traits": traits}}}, plugins=[Plugin()]).session().begin_round(
+        [ToolCall("c", "ask", {})]
+    )
+    assert [set(call.traits) for call in seen] == [known]
 
 
 def test_user_turn_forgets_and_compaction_does_not() -> None:
@@ -225,7 +274,7 @@ def test_a_state_that_makes_no_sense_is_refused(state: Any) -> None:
 )
 def test_odd_arguments_and_results_are_no_error(value: Any) -> None:
     for arguments in (value, {"query": value}, {"q": "x", "path": value, "page": value}):
-        search = read_search("search", "search", arguments)
+        search = read_search("search", arguments)
         assert search is None or len(search.keywords) <= MAX_KEYWORDS
     assert len(result_signature(value)) <= MAX_ENTRIES
 
