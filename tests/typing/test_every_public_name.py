@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = (
     *("loopguard_core", "loopguard_core/detectors", "loopguard_core/keys", "loopguard_core/report"),
     *("loopguard_core/testing", "loopguard_core/testing/conformance", "loopguard_core/transcripts"),
-    *("loopguard_core/recorder.py", "loopguard_core/otel.py"),
+    *("loopguard_core/recorder.py", "loopguard_core/otel.py", "loopguard_core/prices.py"),
     *(f"adapters/loopguard_{name}" for name in ("gateway", "langchain", "llama_index", "openai_agents")),
 )
 
@@ -38,3 +38,22 @@ def used_from(*modules: str) -> set[str]:
 def test_every_public_name_is_used(module: str) -> None:
     name = module.removesuffix(".py").removeprefix("adapters/").replace("/", ".")
     assert public_names(module) <= used_from(name, "loopguard_core")
+
+
+def test_every_public_module_is_here_in_the_promise_and_among_the_pages() -> None:
+    """A module is public if its name has no underscore and it says what of it is; a package says it for its modules."""
+    found = set()
+    for file in (*ROOT.glob("loopguard_core/**/*.py"), *ROOT.glob("adapters/*/__init__.py")):
+        module = file.relative_to(ROOT).as_posix().removesuffix("/__init__.py")
+        within = file.name != "__init__.py" and file.parent != ROOT / "loopguard_core"
+        said = "\n__all__ = " in file.read_text(encoding="utf-8")
+        if said and not within and not any(part.startswith("_") for part in module.split("/")):
+            found.add(module)
+    assert found == set(PACKAGES)
+    versions = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    pages = "".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/api-*.md"))
+    for module in found:
+        name = module.removesuffix(".py").removeprefix("adapters/").replace("/", ".")
+        if name.startswith("loopguard_core."):  # the adapters are named together
+            assert f"{name.removeprefix('loopguard_core')}`" in versions, name
+        assert f"::: {name}." in pages, name

@@ -23,6 +23,7 @@ from loopguard_core.keys import (
     open_keyring,
     open_ledger,
 )
+from loopguard_core.prices import price, warm, worst_case
 
 
 def spend(reset: Reset = "monthly") -> Decimal | None:
@@ -75,3 +76,9 @@ def secrets() -> None:
         assert_type(keyring.create("ada", replace=True), str)
         assert_type(keyring.verify("a secret"), str | None)
         assert_type(keyring.revoke("ada"), bool)
+
+
+def prices() -> None:
+    assert_type(warm(), bool)
+    assert_type(price("gpt-6", Usage(input_tokens=1, output_tokens=1), Decimal(15)), Decimal | None)
+    assert_type(worst_case("gpt-6", 1_000, 4_000), Decimal | None)
