@@ -26,6 +26,7 @@ from loopguard_core._ladder import Ladder
 from loopguard_core._policy import Policy
 from loopguard_core._session import Session
 from loopguard_core._surface import Surface
+from loopguard_core._token_sizes import TokenSizes
 from loopguard_core._types import Action, Channel, Decision, Directive, EndReason, Stop, ToolCall, Usage, Verdict
 from loopguard_core.detectors import Detector, Finding, ObservedCall
 
@@ -59,6 +60,7 @@ __all__ = [
     "SessionEnd",
     "Stop",
     "Surface",
+    "TokenSizes",
     "ToolCall",
     "Usage",
     "Verdict",

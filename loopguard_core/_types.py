@@ -59,6 +59,7 @@ class ToolCall:
 
 
 _MOST_TOKENS = 2**53
+_MOST_DOLLARS = 10**15  # a hostile exponent, written out, has a million digits
 TOKEN_FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "total_tokens")
 
 
@@ -67,13 +68,13 @@ def _amount(value: object) -> Decimal | None:
         amount = value if isinstance(value, Decimal) else Decimal(str(value))
     except Exception:  # noqa: BLE001  # str() of anything may raise anything
         return None
-    return amount if amount.is_finite() else None
+    return amount if amount.is_finite() and 0 <= amount <= _MOST_DOLLARS else None
 
 
 def _tokens(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MOST_TOKENS:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_TOKENS:
         return None
     return int(value)
 
@@ -90,8 +91,8 @@ class Usage:
         cached_tokens: The part of `input_tokens` read from a cache.
         reasoning_tokens: The part of `output_tokens` spent on reasoning.
         total_tokens: What the provider calls the total; worked out from the two parts if absent.
-        cost: US dollars. Numbers and numeric strings are turned into `Decimal` exactly as written; what is no finite
-            amount is unknown.
+        cost: US dollars. Numbers and numeric strings are turned into `Decimal` exactly as written; what is no amount
+            (text, negative, not finite, above 10^15) is unknown. Adapters pass on what a provider says as it is.
         estimated: Whether tokens, and so the cost, are loopguard's own estimate, because the provider reported none.
     """
 
@@ -109,7 +110,7 @@ class Usage:
             object.__setattr__(self, "cost", _amount(self.cost))
         for name in TOKEN_FIELDS:
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value > _MOST_TOKENS):
+            if value is not None and (type(value) is not int or not 0 <= value <= _MOST_TOKENS):
                 object.__setattr__(self, name, _tokens(value))
         if self.total_tokens is None and self.input_tokens is not None and self.output_tokens is not None:
             object.__setattr__(self, "total_tokens", self.input_tokens + self.output_tokens)

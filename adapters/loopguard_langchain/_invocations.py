@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import OrderedDict
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,9 @@ from loopguard_core import EndReason, LoopGuard, Session, current_session
 from loopguard_langchain._surfaces import MIDDLEWARE
 from loopguard_langchain.callback import LoopGuardCallbackHandler
 
+MAX_RESUMED = 1_000
+"""Resumed runs that are not written into a graph's state yet; those resumed longest ago go first."""
+
 
 class Run(dict[str, Any]):
     """One invocation of the graph: it lives in the graph's state, and dies with it.
@@ -24,7 +28,7 @@ class Run(dict[str, Any]):
     Attributes:
         session: The run's session.
         control: LangGraph's object for this invocation.
-        key: Where a resumed run waits to be written into the graph's state.
+        key: What a resumed run is found by until it is written into the graph's state.
         kept: Whether the graph's state outlives this process, so that the counters must be in it.
         refused: Text and judged arguments of the calls of the running round that must not run, by id.
         steps: First and last step of the graph that was seen, and the most there may be.
@@ -34,7 +38,7 @@ class Run(dict[str, Any]):
 
     session: Session
     control: object
-    key: tuple[str, int]
+    key: str | int
     kept: bool
     refused: dict[str, list[Any]]
     steps: list[int]
@@ -45,7 +49,7 @@ class Run(dict[str, Any]):
     ) -> Run:
         """A run. Not the constructor: LangGraph copies state with `type(value)(items)` to print it."""
         run = cls()
-        run.session, run.control, run.key = session, control, ("", 0)
+        run.session, run.control, run.key = session, control, ""
         run.kept, run.refused, run.steps = kept, refused, steps
         return run
 
@@ -69,8 +73,8 @@ class Invocations:
     def __init__(self, guard: LoopGuard, escalation_model: str | None) -> None:
         self._guard = guard
         self._escalation_model = escalation_model
-        self._lock = threading.Lock()
-        self._resumed: dict[tuple[str, int], Run] = {}
+        self._lock = threading.RLock()
+        self._resumed: OrderedDict[str | int, Run] = OrderedDict()
 
     def start(self, state: Any, runtime: Runtime[Any]) -> Run:
         """A new run."""
@@ -92,11 +96,11 @@ class Invocations:
     def _resume(self, saved: dict[str, Any], runtime: Runtime[Any]) -> Run:
         session_id = saved.get("id", "")
         with self._lock:  # several tools of a resumed round come here at once
-            # By invocation too: a thread that began without us has no session yet.
-            key = (session_id, id(runtime.control))
-            run = self._resumed.get(key)
-            if run is not None:
-                return run
+            # By invocation, where a thread began without us: it has no session yet.
+            key = session_id or id(runtime.control)
+            before = self._resumed.get(key)  # gone only when the lock is free again: hooks may be told then
+            if before is not None and before.control is runtime.control:
+                return before
             live = self._guard.live(session_id)
             if live is not None and saved.get("mark") != _mark(live):  # the graph stands at an earlier point
                 self._guard.discard(live.id)
@@ -109,7 +113,10 @@ class Invocations:
             run.session.continued()
             # Until the next model node writes it into the graph's state, nothing else keeps it.
             self._resumed[key] = run
+            self._resumed.move_to_end(key)
             run.key = key
+            if len(self._resumed) > MAX_RESUMED:
+                _, before = self._resumed.popitem(last=False)
             return run
 
     def _open(self, saved: dict[str, Any], runtime: Runtime[Any]) -> Run:
@@ -146,7 +153,7 @@ class Invocations:
 
     def update(self, run: Run) -> dict[str, Any]:
         """What goes into the graph's state: the run, and all of its session where the state is checkpointed."""
-        self._resumed.pop(run.key, None)
+        self.forget(run)
         if not run.kept:
             return {"loopguard_run": run}
         session = run.session
@@ -155,11 +162,13 @@ class Invocations:
 
     def waits(self, run: Run) -> bool:
         """Whether a resumed run still has to be written into the graph's state."""
-        return run.key in self._resumed
+        return self._resumed.get(run.key) is run
 
     def forget(self, run: Run) -> None:
-        """The run is over before it was written there."""
-        self._resumed.pop(run.key, None)
+        """The run is written there, or is over before it was."""
+        with self._lock:
+            if self._resumed.get(run.key) is run:
+                del self._resumed[run.key]
 
 
 def _mark(session: Session) -> list[int]:

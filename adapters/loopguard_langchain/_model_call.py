@@ -68,19 +68,18 @@ class ModelCall:
         self._piece: BaseMessage | None = None
         self._reported: Any = None
         self._cut_by: Verdict | None = None
+        self._reading = guard.faults.contained("reading a message")  # once: it is entered for every piece
 
     @property
     def asked_for(self) -> tuple[str | None, int | None, int | None]:
         """What the session is asked about: the usual model's name and, where money counts, the most it can use."""
-        model = self.request.model
-        if self.session.money is None:
-            return translate.model_name(model), None, None
-        try:
-            sent = text.sent_tokens([*_read(self.request), *self.kept], self.request.tools)
-        except Exception as error:  # noqa: BLE001  # an odd message must not end somebody's run
-            self._guard.faults.note("estimating tokens", error)
-            return translate.model_name(model), None, None
-        return translate.model_name(model), sent, translate.max_tokens(model, self.request.model_settings)
+        model, name = self.request.model, None
+        with self._guard.faults.contained("estimating tokens"):
+            name = translate.model_name(model)
+            if self.session.money is not None:
+                sent = text.sent_tokens([*_read(self.request), *self.kept], self.request.tools)
+                return name, sent, translate.max_tokens(model, self.request.model_settings)
+        return name, None, None
 
     # -- before ------------------------------------------------------------------------------------------------
 
@@ -110,10 +109,8 @@ class ModelCall:
         self._forget()
         model: object = request.model  # some models are only wrapped around one
         if isinstance(model, BaseChatModel):
-            try:
+            with self._guard.faults.contained("reading a stream"):  # an odd class; then it is read when complete
                 return request.override(model=tapped(model, self))
-            except Exception as error:  # noqa: BLE001  # an odd class; its answer is read when it is complete
-                self._guard.faults.note("reading a stream", error)
         return request
 
     # -- while it is streamed ----------------------------------------------------------------------------------
@@ -156,15 +153,13 @@ class ModelCall:
         self._forget()
 
     def _feed(self, message: BaseMessage) -> None:
-        try:
+        with self._reading:
             for channel, piece in text.texts_of(message):
                 self._heard = True
                 self._received.append(piece)
                 if channel == "content":
                     self._said.append(piece)
                 self._note(self.session.feed_text(piece, channel))
-        except Exception as error:  # noqa: BLE001  # an odd message must not end somebody's run
-            self._guard.faults.note("reading a message", error)
 
     def _note(self, verdict: Verdict | None) -> None:
         if verdict is None or verdict.action is Action.OBSERVE:
@@ -188,13 +183,12 @@ class ModelCall:
             True if that was our own cut; False if the usual model may try what the stronger one failed at.
 
         Raises:
-            BaseException: The error itself, which ends the run here.
+            BaseException: The error itself, where the run is left here.
         """
         if self._was_cut(error):
             return True
         self.session.model_call_failed(error)
         if directive.model is None or not isinstance(error, Exception) or isinstance(error, GraphBubbleUp):
-            self.session.end(error=error, may_go_on=True)
             raise error
         return False
 
@@ -209,10 +203,9 @@ class ModelCall:
         """
         if self._was_cut(error):
             return False
-        if not isinstance(error, Exception):
-            self.session.end(error=error)
-            raise error
         self.session.model_call_failed(error)
+        if not isinstance(error, Exception):
+            raise error
         return True
 
     def _was_cut(self, error: BaseException) -> bool:
@@ -224,6 +217,10 @@ class ModelCall:
         Yields:
             What is to be counted before it goes on.
         """
+        with self._guard.faults.contained("the end of a model call"):
+            yield from self._answered(response)
+
+    def _answered(self, response: ModelResponse[Any] | None) -> Iterator[Used]:
         message = None if response is None else rounds.assistant_message(response)
         if response is not None and self._cut_by is not None:  # somebody made an answer of their own out of the cut
             yield self._used_by_cut()
@@ -258,13 +255,12 @@ class ModelCall:
         return message.id is None and self._error is not None and is_key_limit(self._error)
 
     def _used_by_cut(self) -> Used:
-        sent, usage = self._sent, Usage()
-        try:
+        sent, name, usage = self._sent, None, Usage()
+        with self._guard.faults.contained("estimating tokens"):
+            name = translate.model_name(sent.model)
             usage = text.estimated_usage(_read(sent), sent.tools, self._received, self._reported)
-        except Exception as error:  # noqa: BLE001  # as above
-            self._guard.faults.note("estimating tokens", error)
         self.session.end_message()
-        return translate.model_name(sent.model), usage, self._seconds
+        return name, usage, self._seconds
 
     def _used_by(self, message: AIMessage) -> Used:
         if self._heard and not self._complete:  # and what answered in the end is a model we do not read
@@ -274,8 +270,11 @@ class ModelCall:
         if not self._said:
             self.session.feed_text("")  # it is known that there is none
         self._note(self.session.end_message(translate.finish_reason_of(message)))
-        name = translate.model_of(message) or translate.model_name(self._sent.model)
-        return name, translate.usage_of(message), self._seconds
+        name, usage = None, Usage()
+        with self._guard.faults.contained("reading usage"):
+            name = translate.model_of(message) or translate.model_name(self._sent.model)
+            usage = translate.usage_of(message)
+        return name, usage, self._seconds
 
     @property
     def _seconds(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from loopguard_core import Channel, LoopGuard, Session, Stop
+from loopguard_core import Channel, LoopGuard, Session, Stop, Usage
 from loopguard_langchain import _text as text
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._conversations import keys_of, shapes_an_answer, user_spoke
@@ -56,8 +56,9 @@ class ModelRuns:
         run.model_call = ModelCall(conversation, time.perf_counter(), structured, history, name)
         session = conversation.session
         if session is not None:
-            for result in translate.last_round(history)[1]:
-                session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
+            with self._guard.faults.contained("reading results"):
+                for result in translate.last_round(history)[1]:
+                    session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
             if user_spoke(conversation, history, in_graph=scope.graph or scope.hosted):
                 session.user_turn()
         session = session or scope.session
@@ -69,14 +70,12 @@ class ModelRuns:
         """Tokens about to be sent, and the most that may come back; unknown where nothing is held against it."""
         if session.money is None:
             return None, None
-        settings = given.get("invocation_params") or {}
-        try:
+        with self._guard.faults.contained("estimating tokens"):  # the limit holds without the estimate
+            settings = given.get("invocation_params") or {}
             sent = text.sent_tokens(history, settings.get("tools") or ())
-        except Exception as error:  # noqa: BLE001  # an odd message; the limit holds without the estimate
-            self._guard.faults.note("estimating tokens", error)
-            return None, None
-        most = (given.get("metadata") or {}).get("ls_max_tokens")
-        return sent, most if type(most) is int else translate.max_tokens(None, settings)
+            most = (given.get("metadata") or {}).get("ls_max_tokens")
+            return sent, most if type(most) is int else translate.max_tokens(None, settings)
+        return None, None
 
     def read(self, run: Run, model_call: ModelCall, pieces: Iterable[tuple[Channel, str]]) -> Stop | None:
         """Read pieces of a stream.
@@ -93,7 +92,9 @@ class ModelRuns:
             verdict = session.feed_text(piece, channel)
             if verdict is None or not verdict.abort or session.stop is None or self.lets_finish(run.scope):
                 continue
-            usage = text.estimated_usage(model_call.sent, (), model_call.received, None)
+            usage = Usage()
+            with self._guard.faults.contained("estimating tokens"):
+                usage = text.estimated_usage(model_call.sent, (), model_call.received, None)
             session.end_message()
             session.after_model_call(model_call.model, usage, time.perf_counter() - model_call.started)
             model_call.conversation.busy, run.model_call = False, None
@@ -121,8 +122,11 @@ class ModelRuns:
             counting.after_model_call(duration=duration)
             return None
         if session is not None and not model_call.structured:
-            _complete(session, message, heard=model_call.heard)
-        counting.after_model_call(translate.model_of(message), translate.usage_of(message), duration)
+            self._complete(session, message, heard=model_call.heard)
+        name, usage = None, Usage()
+        with self._guard.faults.contained("reading usage"):
+            name, usage = translate.model_of(message), translate.usage_of(message)
+        counting.after_model_call(name, usage, duration)
         if session is None:
             conversation.unjudged = calls
         elif calls:
@@ -146,10 +150,12 @@ class ModelRuns:
             if session is not None:
                 session.model_call_failed(error)
 
-
-def _complete(session: Session, message: AIMessage, *, heard: bool) -> None:
-    if not heard:
-        for channel, piece in text.texts_of(message):
-            session.feed_text(piece, channel)
-        session.feed_text("")  # where there is none, that is known too
-    session.end_message(translate.finish_reason_of(message))
+    def _complete(self, session: Session, message: AIMessage, *, heard: bool) -> None:
+        reason = None
+        with self._guard.faults.contained("reading a message"):
+            reason = translate.finish_reason_of(message)
+            if not heard:
+                for channel, piece in text.texts_of(message):
+                    session.feed_text(piece, channel)
+                session.feed_text("")  # where there is none, that is known too
+        session.end_message(reason)

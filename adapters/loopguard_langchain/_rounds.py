@@ -9,7 +9,7 @@ from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.types import Command
 
-from loopguard_core import Session, Stop, fingerprint
+from loopguard_core import Stop, fingerprint
 from loopguard_langchain import _translate as translate
 
 _NOT_EXECUTED = "[loopguard] This call was not executed."
@@ -93,7 +93,6 @@ def refusal(refused: dict[str, list[Any]], request: ToolCallRequest) -> ToolMess
     return translate.refusal(call["id"] or "", call["name"], text)
 
 
-def returned(session: Session, result: ToolMessage | Command[Any]) -> ToolMessage | Command[Any]:
-    if isinstance(result, Command) and result.graph is not None:  # it hands over to another agent: this run is over
-        session.end()
-    return result
+def hands_over(result: ToolMessage | Command[Any]) -> bool:
+    """Whether a tool's result gives the conversation to another agent, so that this run is over."""
+    return isinstance(result, Command) and result.graph is not None

@@ -10,7 +10,8 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from loopguard_core import Channel, Usage, estimate_tokens
+from loopguard_core import Channel, TokenSizes, Usage, estimate_tokens
+from loopguard_langchain import _translate as translate
 
 
 def texts_of(message: BaseMessage) -> Iterator[tuple[Channel, str]]:
@@ -74,7 +75,14 @@ def _arguments(message: BaseMessage) -> Iterator[tuple[Channel, str]]:
                 yield "arguments", chunk["args"]
         return
     for call in getattr(message, "tool_calls", ()):
-        yield "arguments", json.dumps(call["args"], default=str)
+        yield "arguments", _json(call["args"])
+
+
+def _json(arguments: Any) -> str:
+    try:
+        return json.dumps(arguments, default=str)
+    except (TypeError, ValueError, RecursionError):  # no model wrote this; it repeats nothing
+        return ""
 
 
 def texts_of_token(token: Any) -> Iterator[tuple[Channel, str]]:
@@ -103,13 +111,10 @@ def estimated_usage(sent: Iterable[BaseMessage], tools: Sequence[Any], received:
         received: What came, reasoning and arguments included.
         reported: What the provider had reported until then, if it did; Anthropic names the input first.
     """
-    known = dict(reported or {})
-    read: int | None = known.get("input_tokens") or None
-    if read is None:
-        read = sent_tokens(sent, tools)
-    wrote = max(estimate_tokens("".join(received)), known.get("output_tokens") or 0)
-    cached = (known.get("input_token_details") or {}).get("cache_read")
-    return Usage(input_tokens=read, output_tokens=wrote, cached_tokens=cached, estimated=True)
+    known = translate.tokens_of(reported)
+    read = known.input_tokens or sent_tokens(sent, tools)
+    wrote = max(estimate_tokens("".join(received)), known.output_tokens or 0)
+    return Usage(input_tokens=read, output_tokens=wrote, cached_tokens=known.cached_tokens, estimated=True)
 
 
 def sent_tokens(messages: Iterable[BaseMessage], tools: Sequence[Any] = ()) -> int:
@@ -128,24 +133,13 @@ def sent_tokens(messages: Iterable[BaseMessage], tools: Sequence[Any] = ()) -> i
                 total += estimate_tokens(str(call["args"]))
         else:
             total += estimate_tokens("".join(text for _, text in texts_of(message)))
-    return total + _tool_tokens(tools)
-
-
-_sized: tuple[tuple[int, ...], int] = ((), 0)
-"""The tools of the last request by identity, and what they come to: that takes long, and few agents change theirs."""
-
-
-def _tool_tokens(tools: Sequence[Any]) -> int:
-    global _sized
-    known, tokens = _sized
-    these = tuple(map(id, tools))  # not they themselves, which would live on here
-    if these != known:
-        tokens = sum(estimate_tokens(_described(tool)) for tool in tools)
-        _sized = these, tokens
-    return tokens
+    return total + _tools.of(tools)
 
 
 def _described(tool: Any) -> str:
     if isinstance(tool, BaseTool):
         tool = convert_to_openai_tool(tool)
     return json.dumps(tool, default=str)
+
+
+_tools = TokenSizes(_described)

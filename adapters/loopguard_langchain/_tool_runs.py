@@ -160,12 +160,14 @@ class ToolRuns:
         if not isinstance(message, AIMessage) or calls in run.judged:
             return False
         session, before = run.session, messages[:index]
-        for result in _results(before, run.calls):
-            session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
+        with self._guard.faults.contained("reading results"):
+            for result in _results(before, run.calls):
+                session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
         if user_spoke(run.said, before, in_graph=True):
             session.user_turn()
-        session.end_message(translate.finish_reason_of(message))
-        session.after_model_call(translate.model_of(message), translate.usage_of(message))
+        with self._guard.faults.contained("reading usage"):
+            session.end_message(translate.finish_reason_of(message))
+            session.after_model_call(translate.model_of(message), translate.usage_of(message))
         asked = translate.calls_of(message)
         for call in asked:
             call.refusable = isinstance(call.arguments, dict)  # what could not be parsed never comes here

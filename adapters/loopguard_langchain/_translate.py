@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -34,18 +33,27 @@ _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint")
 
 def usage_of(message: BaseMessage) -> Usage:
     """Tokens and, where the provider's own usage block survived, its cost in dollars."""
-    tokens: dict[str, Any] = dict(getattr(message, "usage_metadata", None) or {})
-    raw = message.response_metadata.get("token_usage") or message.response_metadata.get("usage")
-    cost = raw.get("cost") if isinstance(raw, dict) else None
-    priced = isinstance(cost, (int, float, str)) and not isinstance(cost, bool)
+    given = _table(message.response_metadata)
+    cost = _table(given.get("token_usage") or given.get("usage")).get("cost")
+    return tokens_of(getattr(message, "usage_metadata", None), cost)
+
+
+def tokens_of(reported: Any, cost: Any = None) -> Usage:
+    """The same of a `usage_metadata` by itself, with a cost from elsewhere."""
+    tokens = _table(reported)
     return Usage(
         input_tokens=tokens.get("input_tokens"),
         output_tokens=tokens.get("output_tokens"),
-        cached_tokens=(tokens.get("input_token_details") or {}).get("cache_read"),
-        reasoning_tokens=(tokens.get("output_token_details") or {}).get("reasoning"),
+        cached_tokens=_table(tokens.get("input_token_details")).get("cache_read"),
+        reasoning_tokens=_table(tokens.get("output_token_details")).get("reasoning"),
         total_tokens=tokens.get("total_tokens"),
-        cost=Decimal(str(cost)) if priced else None,
+        cost=cost,
     )
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """A part of what a provider reports; empty where it is no object. Nothing else about it is taken for granted."""
+    return value if isinstance(value, dict) else {}
 
 
 def model_of(message: BaseMessage) -> str | None:

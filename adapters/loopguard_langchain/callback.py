@@ -205,10 +205,13 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         run = self._tree.get(run_id)
         if run is None:
             return
-        call = run.model_call
-        stop = None if call is None else self._models.answered(run.scope, call, response_of(response))
-        error = None if stop is None else LoopGuardStop(stop)
-        self._over(run, error)
+        error: LoopGuardStop | None = None
+        try:
+            call = run.model_call
+            stop = None if call is None else self._models.answered(run.scope, call, response_of(response))
+            error = None if stop is None else LoopGuardStop(stop)
+        finally:  # whatever could not be read, the run is over
+            self._over(run, error)
         if error is not None:
             raise error
 
@@ -220,8 +223,10 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
             self._failed(run, error)
 
     def _failed(self, run: Run, error: BaseException) -> None:
-        self._models.failed(run, error)
-        self._over(run, error)
+        try:
+            self._models.failed(run, error)
+        finally:
+            self._over(run, error)
 
     # -- tools -------------------------------------------------------------------------------------------------
 
@@ -258,8 +263,10 @@ class LoopGuardCallbackHandler(GraphCallbackHandler):
         run = self._tree.get(run_id)
         if run is None:
             return
-        if run.asking is not None and run.call_id is not None:
-            run.asking.results[run.call_id] = getattr(result, "content", result)
-        if run.inside is not None:
-            run.inside.__exit__(None, None, None)
-        self._over(run, error)
+        try:
+            if run.asking is not None and run.call_id is not None:
+                run.asking.results[run.call_id] = getattr(result, "content", result)
+            if run.inside is not None:
+                run.inside.__exit__(None, None, None)
+        finally:
+            self._over(run, error)

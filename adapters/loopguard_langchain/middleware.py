@@ -7,7 +7,8 @@ round costs no extra superstep. Refused calls are turned away where they would r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NotRequired
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
@@ -29,6 +30,7 @@ from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, inside
 from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_langchain import _rounds as rounds
 from loopguard_langchain import _translate as translate
+from loopguard_langchain._contained import contained
 from loopguard_langchain._ending import Ending
 from loopguard_langchain._invocations import Invocations, Run
 from loopguard_langchain._model_call import ModelCall
@@ -92,6 +94,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
 
     # -- the run -----------------------------------------------------------------------------------------------
 
+    @contained
     def before_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """A new run: start its session, nested in the one whose tool started this agent."""
         if not self.guard.enabled:
@@ -105,14 +108,16 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         """Like `before_agent`."""
         return self.before_agent(state, runtime)
 
+    @contained
     def after_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """The run is over, and its history complete: end the session, and raise here if a stop is to raise."""
         if not self.guard.enabled:
             return None
-        session = self._invocations.of(state, runtime).session
-        session.end()
-        if session.stop is not None and self._how == "raise":
-            raise LoopGuardStop(session.stop)
+        run = self._invocations.of(state, runtime)
+        run.session.end()
+        self._invocations.forget(run)
+        if run.session.stop is not None and self._how == "raise":
+            raise LoopGuardStop(run.session.stop)
         return None
 
     async def aafter_agent(self, state: LoopGuardState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -128,74 +133,79 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ExtendedModelResponse[Any]:
         """Direct one model call, judge the round it asks for, and end the run if that is the verdict."""
-        if not self.guard.enabled:
-            return ExtendedModelResponse(handler(request))
         run = self._next_call(request)
-        call = self._call(run, request)
-        while True:
-            directive = run.session.before_model_call(*call.asked_for)
-            if directive.stop is not None:
-                return self._closed(run, self._ending(call, directive.stop, call.kept).answered(handler))
-            try:
-                with call.asking():
-                    response: ModelResponse[Any] | None = handler(call.directed(directive))
-            except BaseException as error:  # noqa: BLE001  # `lost` raises it unless there is another try
-                if not call.lost(directive, error):
+        if run is None:
+            return ExtendedModelResponse(handler(request))
+        with self._leaving(run):
+            call = self._call(run, request)
+            while True:
+                directive = run.session.before_model_call(*call.asked_for)
+                if directive.stop is not None:
+                    return self._closed(run, self._ending(call, directive.stop, call.kept).answered(handler))
+                try:
+                    with call.asking():
+                        response: ModelResponse[Any] | None = handler(call.directed(directive))
+                except BaseException as error:  # noqa: BLE001  # `lost` raises it unless there is another try
+                    if not call.lost(directive, error):
+                        continue
+                    response = None
+                for used in call.answered(response):
+                    run.session.after_model_call(*used)
+                if call.cut and not call.stopped:
                     continue
-                response = None
-            for used in call.answered(response):
-                run.session.after_model_call(*used)
-            if call.cut and not call.stopped:
-                continue
-            outcome = self._judged(run, call, response)
-            if isinstance(outcome, ExtendedModelResponse):
-                return outcome
-            return self._closed(run, outcome.answered(handler))
+                outcome = self._judged(run, call, response)
+                if not isinstance(outcome, Ending):
+                    return outcome or _as_it_is(response)
+                return self._closed(run, outcome.answered(handler))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ExtendedModelResponse[Any]:
         """Like `wrap_model_call`."""
-        if not self.guard.enabled:
-            return ExtendedModelResponse(await handler(request))
         run = self._next_call(request)
-        call = self._call(run, request)
-        while True:
-            directive = await run.session.abefore_model_call(*call.asked_for)
-            if directive.stop is not None:
-                return self._closed(run, await self._ending(call, directive.stop, call.kept).aanswered(handler))
-            try:
-                with call.asking():
-                    response: ModelResponse[Any] | None = await handler(call.directed(directive))
-            except BaseException as error:  # noqa: BLE001  # as in wrap_model_call
-                if not call.lost(directive, error):
+        if run is None:
+            return ExtendedModelResponse(await handler(request))
+        with self._leaving(run):
+            call = self._call(run, request)
+            while True:
+                directive = await run.session.abefore_model_call(*call.asked_for)
+                if directive.stop is not None:
+                    return self._closed(run, await self._ending(call, directive.stop, call.kept).aanswered(handler))
+                try:
+                    with call.asking():
+                        response: ModelResponse[Any] | None = await handler(call.directed(directive))
+                except BaseException as error:  # noqa: BLE001  # as in wrap_model_call
+                    if not call.lost(directive, error):
+                        continue
+                    response = None
+                for used in call.answered(response):
+                    await run.session.aafter_model_call(*used)
+                if call.cut and not call.stopped:
                     continue
-                response = None
-            for used in call.answered(response):
-                await run.session.aafter_model_call(*used)
-            if call.cut and not call.stopped:
-                continue
-            outcome = self._judged(run, call, response)
-            await self.guard.adrain()
-            if isinstance(outcome, ExtendedModelResponse):
-                return outcome
-            return self._closed(run, await outcome.aanswered(handler))
+                outcome = self._judged(run, call, response)
+                await self.guard.adrain()
+                if not isinstance(outcome, Ending):
+                    return outcome or _as_it_is(response)
+                return self._closed(run, await outcome.aanswered(handler))
 
-    def _next_call(self, request: ModelRequest[Any]) -> Run:
-        """The run, with the results of its last round."""
+    @contained
+    def _next_call(self, request: ModelRequest[Any]) -> Run | None:
+        """The run, with the results of its last round; None where the call is not ours to judge."""
+        if not self.guard.enabled:
+            return None
         run = self._invocations.of(request.state, request.runtime)
-        session = run.session
-        _, results = translate.last_round(request.state["messages"])
-        for result in results:
-            session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
+        with self.guard.faults.contained("reading results"):
+            for result in translate.last_round(request.state["messages"])[1]:
+                run.session.record_result(result.tool_call_id, translate.output_of(result), translate.failed(result))
         return run
 
     def _call(self, run: Run, request: ModelRequest[Any]) -> ModelCall:
         return ModelCall(self.guard, run.session, request, self._stronger.model, shows_stop=self._how != "answer")
 
+    @contained
     def _judged(
         self, run: Run, call: ModelCall, response: ModelResponse[Any] | None
-    ) -> ExtendedModelResponse[Any] | Ending:
+    ) -> ExtendedModelResponse[Any] | Ending | None:
         """What the model node gives, or how the run ends here."""
         stop = run.session.stop
         if stop is not None and call.last is not None:
@@ -214,11 +224,12 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         if message is None or response.structured_response is not None:  # a structured answer ends the run
             return {}
         calls = translate.calls_of(message)
-        translate.annotate(calls, call.request.tools)
+        with self.guard.faults.contained("MCP annotations"):
+            translate.annotate(calls, call.request.tools)
         decisions = run.session.begin_round(calls)
-        # Calls the model node answers itself, such as invalid structured output.
-        for answer in rounds.answers(response):
-            run.session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
+        with self.guard.faults.contained("reading results"):
+            for answer in rounds.answers(response):  # the model node's own, such as to invalid structured output
+                run.session.record_result(answer.tool_call_id, translate.output_of(answer), translate.failed(answer))
         refused = [(call, d.message or "") for call, d in zip(calls, decisions, strict=True) if d.blocked]
         run.refused = {call.id: [text, rounds.judged(call.name, call.arguments)] for call, text in refused}
         return {call.id: text for call, text in refused}
@@ -237,7 +248,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         if ending.said_nothing and rounds.is_closed(ending.call.request.state["messages"]):
             run.session.end()
             raise LoopGuardStop(ending.stop)
-        update = {**self._invocations.update(run), "loopguard": ending.stop.as_dict(), "jump_to": "end"}
+        update = {**(self._update(run) or {}), "loopguard": ending.stop.as_dict(), "jump_to": "end"}
         return ExtendedModelResponse(ModelResponse(result=ending.messages), Command(update=update))
 
     def _extended(
@@ -250,8 +261,12 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
             more = [translate.refusal(c["id"] or "", c["name"] or "", refused[c["id"] or ""]) for c in broken]
         if kept or more:
             response = ModelResponse([*kept, *response.result, *more], response.structured_response)
-        changed = run.kept or self._invocations.waits(run)
-        return ExtendedModelResponse(response, Command(update=self._invocations.update(run)) if changed else None)
+        update = self._update(run) if run.kept or self._invocations.waits(run) else None
+        return ExtendedModelResponse(response, None if update is None else Command(update=update))
+
+    @contained
+    def _update(self, run: Run) -> dict[str, Any] | None:
+        return self._invocations.update(run)
 
     # -- tools -------------------------------------------------------------------------------------------------
 
@@ -259,43 +274,67 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
         """Turn a refused call away; let any other run, so that an agent inside it finds its outer run."""
-        if not self.guard.enabled:
+        asked = self._asked(request)
+        if asked is None:
             return handler(request)
-        run = self._invocations.of(request.state, get_runtime())
-        refusal = rounds.refusal(run.refused, request)
+        run, refusal = asked
         if refusal is not None:
             return refusal
-        try:
-            with inside(run.session):
-                return rounds.returned(run.session, handler(request))
-        except BaseException as error:
-            self._tool_failed(run, error)
-            raise
+        with self._leaving(run), inside(run.session):
+            result = handler(request)
+        self._returned(run, result)
+        return result
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """Like `wrap_tool_call`."""
-        if not self.guard.enabled:
+        asked = self._asked(request)
+        if asked is None:
             return await handler(request)
-        run = self._invocations.of(request.state, get_runtime())
-        refusal = rounds.refusal(run.refused, request)
+        run, refusal = asked
         if refusal is not None:
             return refusal
+        with self._leaving(run), inside(run.session):
+            result = await handler(request)
+        self._returned(run, result)
+        return result
+
+    @contained
+    def _asked(self, request: ToolCallRequest) -> tuple[Run, ToolMessage | None] | None:
+        """The run a tool is called in, and the answer to a call that is refused; None where nobody judges it."""
+        if not self.guard.enabled:
+            return None
+        run = self._invocations.of(request.state, get_runtime())
+        return run, rounds.refusal(run.refused, request)
+
+    @contained
+    def _returned(self, run: Run, result: ToolMessage | Command[Any]) -> None:
+        if rounds.hands_over(result):
+            run.session.end()
+            self._invocations.forget(run)
+
+    # -- leaving -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _leaving(self, run: Run) -> Iterator[None]:
+        """Around whatever may end the run by an exception, or have it wait for a human."""
         try:
-            with inside(run.session):
-                return rounds.returned(run.session, await handler(request))
+            yield
         except BaseException as error:
-            self._tool_failed(run, error)
+            self._left(run, error)
             raise
 
-    def _tool_failed(self, run: Run, error: BaseException) -> None:
-        session = run.session
+    @contained
+    def _left(self, run: Run, error: BaseException) -> None:
         if isinstance(error, GraphInterrupt):
-            session.pause()
-            session.end()
+            run.session.pause()
+            run.session.end()
         elif not isinstance(error, GraphBubbleUp) or isinstance(error, CoreStop):
-            session.end(error=error, may_go_on=True)
-        else:
-            return
+            run.session.end(error=error, may_go_on=True)
         self._invocations.forget(run)
+
+
+def _as_it_is(response: ModelResponse[Any] | None) -> ExtendedModelResponse[Any]:
+    """What a model node gives that could not be judged."""
+    return ExtendedModelResponse(ModelResponse(result=[]) if response is None else response)

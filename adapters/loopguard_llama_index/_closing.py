@@ -22,7 +22,6 @@ from llama_index.core.workflow import StopEvent
 from loopguard_core import Stop
 from loopguard_llama_index import _registry as registry
 from loopguard_llama_index import _translate as translate
-from loopguard_llama_index._contained import contained
 from loopguard_llama_index._run import Run
 from loopguard_llama_index._scratchpad import Scratchpad
 from loopguard_llama_index._stop import LoopGuardStop
@@ -44,11 +43,11 @@ async def last_words(run: Run, agent: BaseWorkflowAgent, ctx: Any, stop: Stop, w
     """
     text = None
     if run.attached.how == "answer":
-        with contained(run.guard, "the last answer"):
+        with run.guard.faults.contained("llama_index the last answer"):
             text = await _answer(run, agent, ctx, written)
     if not text:
         text = f"{written}\n\n{stop.message}" if written else stop.message
-        with contained(run.guard, "the closing message"):
+        with run.guard.faults.contained("llama_index the closing message"):
             new = text[len(written) :]
             ctx.write_event_to_stream(AgentStream(delta=new, response=text, current_agent_name=agent.name))
     return ChatMessage(role=MessageRole.ASSISTANT, content=text)
@@ -108,7 +107,7 @@ async def _answer(run: Run, agent: BaseWorkflowAgent, ctx: Any, written: str) ->
     run.session.feed_text("")  # where there is none, that is known too
     run.session.end_message(translate.finish_reason(response.raw))
     await run.session.aafter_model_call(
-        translate.model_name(agent.llm), translate.usage_of(response.raw), time.perf_counter() - started
+        translate.model_name(agent.llm), run.usage(response.raw), time.perf_counter() - started
     )
     return _said(agent, response.message.content or "") or None
 

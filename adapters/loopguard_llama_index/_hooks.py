@@ -26,7 +26,6 @@ from loopguard_llama_index import _registry as registry
 from loopguard_llama_index import _seams as seams
 from loopguard_llama_index import _translate as translate
 from loopguard_llama_index._closing import answer_calls, finish, last_words
-from loopguard_llama_index._contained import contained
 from loopguard_llama_index._run import Attached, Run
 from loopguard_llama_index._stop import LoopGuardStop
 from loopguard_llama_index._turn import Turn
@@ -77,7 +76,7 @@ def run(self: Any, *args: Any, **kwargs: Any) -> WorkflowHandler:
     if not attached.guard.enabled:
         return original(self, *args, **kwargs)
     new = None
-    with contained(attached.guard, "run"):
+    with attached.guard.faults.contained("llama_index run"):
         for agent in _agents(self):  # also those that joined the workflow since
             _install_on_agent(agent)
         ctx = kwargs.get("ctx") or next((given for given in args if isinstance(given, Context)), None)
@@ -87,7 +86,7 @@ def run(self: Any, *args: Any, **kwargs: Any) -> WorkflowHandler:
         return original(self, *args, **kwargs)
     with registry.starting(new):
         handler = original(self, *args, **kwargs)
-    with contained(attached.guard, "run"):
+    with attached.guard.faults.contained("llama_index run"):
         registry.started(new, handler)
     return handler
 
@@ -107,7 +106,7 @@ async def parse_agent_output(self: Any, ctx: Any, ev: AgentOutput) -> Any:
     found = await registry.current(ctx)
     if found is None:
         return await original(self, ctx, ev)
-    with contained(found.guard, "parse_agent_output"):
+    with found.guard.faults.contained("llama_index parse_agent_output"):
         stopped = await _judged(self, found, ctx, ev)
         if stopped is not None:
             return stopped
@@ -121,7 +120,7 @@ async def call_tool(self: Any, ctx: Any, ev: ToolCall) -> ToolCallResult:
     if found is None:
         return await original(self, ctx, ev)
     call_id, refused = ev.tool_id, None
-    with contained(found.guard, "call_tool"):
+    with found.guard.faults.contained("llama_index call_tool"):
         call_id, refused = found.start(ev)
         if refused is not None:
             result = translate.refusal(ev.tool_id, ev.tool_name, ev.tool_kwargs, refused)
@@ -132,11 +131,11 @@ async def call_tool(self: Any, ctx: Any, ev: ToolCall) -> ToolCallResult:
         with inside(found.session):
             result = await original(self, ctx, ev)
     except seams.WaitingForEvent:
-        with contained(found.guard, "a pause"):
+        with found.guard.faults.contained("llama_index a pause"):
             found.waits(call_id)
             await found.save(ctx, for_sure=True)
         raise
-    with contained(found.guard, "recording a result"):
+    with found.guard.faults.contained("llama_index recording a result"):
         found.returned(call_id, result)
         if found.waiting or found.resumes:
             await found.save(ctx, for_sure=True)
@@ -186,10 +185,10 @@ async def _passed_on(self: Any, found: Run, ctx: Any, ev: AgentOutput, original:
         found.turn_limit = going_on and seams.says_turn_limit(str(error))
         raise
     if isinstance(result, StopEvent):
-        with contained(found.guard, "the end of a run"):
+        with found.guard.faults.contained("llama_index the end of a run"):
             if going_on:  # LlamaIndex's limit, with one more model call that goes through none of our hooks
                 found.turn_limit = True
-                usage = translate.usage_of(getattr(result.result, "raw", None))
+                usage = found.usage(getattr(result.result, "raw", None))
                 llm = _agent(self, ev.current_agent_name).llm
                 await found.session.aafter_model_call(translate.model_name(llm), usage)
         await registry.closed(found)

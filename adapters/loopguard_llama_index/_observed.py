@@ -192,6 +192,8 @@ def _selection(call_id: str | None, name: str, arguments: Any) -> ToolSelection:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = {}  # as LLM classes do when they run it
-    return ToolSelection(tool_id=call_id or name, tool_name=name, tool_kwargs=arguments)
+    name = str(name)
+    kwargs = arguments if isinstance(arguments, dict) else {}
+    return ToolSelection(tool_id=str(call_id or name), tool_name=name, tool_kwargs=kwargs)

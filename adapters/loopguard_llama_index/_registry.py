@@ -14,7 +14,6 @@ from workflows.handler import WorkflowHandler
 
 from loopguard_core import EndReason, LoopGuard, Session
 from loopguard_llama_index import _seams as seams
-from loopguard_llama_index._contained import contained
 from loopguard_llama_index._run import Run
 
 _runs: dict[str, Run] = {}
@@ -62,7 +61,7 @@ async def current(ctx: Any) -> Run | None:
             return None
         _note(run, run_id)
     if run.known is None:
-        with contained(run.guard, "the run's session"):
+        with run.guard.faults.contained("llama_index the run's session"):
             await run.resume(ctx)
             _latest[run.session.id] = run
     return run
@@ -86,7 +85,7 @@ def session_of(handler: WorkflowHandler) -> Session | None:
 
 async def closed(run: Run) -> None:
     """The run comes to its end in a step of ours: the one place where `async` hooks can be waited for."""
-    with contained(run.guard, "the end of a run"):
+    with run.guard.faults.contained("llama_index the end of a run"):
         run.session.end("max_turns" if run.turn_limit else None)
         await run.guard.adrain()
 
@@ -95,7 +94,7 @@ def _over(run: Run, error: BaseException | None) -> None:
     """The run is over, in whatever way."""
     if run.run_id is not None:
         _runs.pop(run.run_id, None)
-    with contained(run.guard, "the end of a run"):
+    with run.guard.faults.contained("llama_index the end of a run"):
         session = run.known if run.resumes else run.session
         if session is None or _latest.get(session.id, run) is not run:
             return

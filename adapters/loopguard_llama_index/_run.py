@@ -10,9 +10,8 @@ from llama_index.core.agent.workflow import BaseWorkflowAgent, ToolCall, ToolCal
 from llama_index.core.llms import LLM
 from llama_index.core.tools import ToolSelection
 
-from loopguard_core import LoopGuard, Session, Verdict
+from loopguard_core import LoopGuard, Session, Usage, Verdict
 from loopguard_llama_index import _translate as translate
-from loopguard_llama_index._contained import contained
 from loopguard_llama_index._round import Round
 from loopguard_llama_index._saved import Saved
 from loopguard_llama_index._stop import OnStop
@@ -144,7 +143,7 @@ class Run:
         """
         if self._in_store and not for_sure:
             return
-        with contained(self.guard, "saving the session"):
+        with self.guard.faults.contained("llama_index saving the session"):
             saved = Saved(self.guard, self._state)
             await ctx.store.set(STORE_KEY, saved)
             self._in_store = await ctx.store.get(STORE_KEY) is saved
@@ -203,11 +202,19 @@ class Run:
         if self.waiting:
             self.session.pause()
 
+    # -- what is read of it ----------------------------------------------------------------------------------------
+
+    def usage(self, raw: Any) -> Usage:
+        """What a model call used, by the provider's own response; unknown where that cannot be read."""
+        with self.guard.faults.contained("llama_index reading usage"):
+            return translate.usage_of(raw)
+        return Usage()
+
     # -- what is said about it -------------------------------------------------------------------------------------
 
     def tell(self, ctx: Any, verdict: Verdict, agent_name: str | None) -> None:
         """Put a verdict into the run's own event stream."""
-        with contained(self.guard, "LoopDetectedEvent"):
+        with self.guard.faults.contained("llama_index LoopDetectedEvent"):
             ctx.write_event_to_stream(
                 LoopDetectedEvent.of(verdict, agent_name=agent_name, session_id=self.session.id, run_id=self.run_id)
             )

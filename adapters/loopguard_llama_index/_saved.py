@@ -6,7 +6,6 @@ from collections.abc import Callable, ItemsView, Iterator, ValuesView
 from typing import Any
 
 from loopguard_core import LoopGuard
-from loopguard_llama_index._contained import contained
 
 
 class Saved(dict[str, Any]):
@@ -27,7 +26,7 @@ class Saved(dict[str, Any]):
         self._make = make
 
     def _now(self) -> dict[str, Any]:
-        with contained(self._guard, "saving the session"):
+        with self._guard.faults.contained("llama_index saving the session"):
             return self._make()
         return dict(super().items())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from typing import Any
 
 from llama_index.core.agent.workflow import AgentOutput, ToolCallResult
@@ -13,7 +12,7 @@ from llama_index.core.base.llms.types import TextBlock, ThinkingBlock, ToolCallB
 from llama_index.core.llms import LLM, ChatMessage
 from llama_index.core.tools import BaseTool, ToolOutput, ToolSelection
 
-from loopguard_core import Channel, Usage, estimate_tokens
+from loopguard_core import Channel, TokenSizes, Usage, estimate_tokens
 
 _INPUT = ("prompt_tokens", "input_tokens", "prompt_token_count", "prompt_eval_count")
 _OUTPUT = ("completion_tokens", "output_tokens", "candidates_token_count", "eval_count")
@@ -39,13 +38,8 @@ def usage_of(raw: Any) -> Usage:
         cached_tokens=cached if cached is not None else _first(given, _CACHED),
         reasoning_tokens=reasoning if reasoning is not None else _first(given, _REASONING),
         total_tokens=_first(given, _TOTAL),
-        cost=_cost(given),
+        cost=_get(given, "cost"),
     )
-
-
-def _cost(usage: Any) -> Decimal | None:
-    cost = _get(usage, "cost")
-    return Decimal(str(cost)) if isinstance(cost, (int, float, str)) and not isinstance(cost, bool) else None
 
 
 def finish_reason(raw: Any) -> str | None:
@@ -85,7 +79,14 @@ def arguments_in(message: ChatMessage) -> Iterator[str]:
     for block in message.blocks:
         if isinstance(block, ToolCallBlock):
             kwargs = block.tool_kwargs
-            yield kwargs if isinstance(kwargs, str) else json.dumps(kwargs, default=str)
+            yield kwargs if isinstance(kwargs, str) else _json(kwargs)
+
+
+def _json(arguments: Any) -> str:
+    try:
+        return json.dumps(arguments, default=str)
+    except (TypeError, ValueError, RecursionError):  # no model wrote this; it repeats nothing
+        return ""
 
 
 def sent_tokens(*requests: Sequence[Any]) -> int:
@@ -107,21 +108,12 @@ def _read_by_model(entry: Any) -> Iterator[str]:
             yield block.content
 
 
-_sized: tuple[tuple[int, ...], int] = ((), 0)
-"""The tools of the last request by identity, and what they come to: that takes long, and few agents change theirs."""
+def _described(tool: BaseTool) -> str:
+    return f"{tool.metadata.description}{tool.metadata.get_parameters_dict()}"
 
 
-def tool_tokens(tools: Sequence[BaseTool]) -> int:
-    """The same for the tools on offer."""
-    global _sized
-    known, tokens = _sized
-    these = tuple(map(id, tools))  # not they themselves, which would live on here
-    if these != known:
-        described = (f"{tool.metadata.description}{tool.metadata.get_parameters_dict()}" for tool in tools)
-        tokens = sum(map(estimate_tokens, described))
-        _sized = these, tokens
-    return tokens
-
+tool_sizes = TokenSizes(_described)
+"""The same for the tools on offer."""
 
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
 
@@ -175,4 +167,7 @@ def _first(source: Any, names: tuple[str, ...]) -> int | None:
 def _get(source: Any, name: str) -> Any:
     if isinstance(source, dict):  # not Mapping: that check is slow, and this is asked often
         return source.get(name)
-    return None if source is None else getattr(source, name, None)
+    try:
+        return None if source is None else getattr(source, name, None)
+    except Exception:  # noqa: BLE001  # a provider's own object; what it cannot say is unknown
+        return None

@@ -16,7 +16,6 @@ from llama_index.core.tools import AsyncBaseTool
 from loopguard_core import Action, Channel, Directive, Stop, Usage, Verdict, estimate_tokens
 from loopguard_llama_index import _translate as translate
 from loopguard_llama_index._closing import last_words
-from loopguard_llama_index._contained import contained
 from loopguard_llama_index._run import Run
 from loopguard_llama_index._scratchpad import Scratchpad
 
@@ -88,7 +87,8 @@ class Turn:
         self._heard = False
         self._received: list[str] = []
         self._cut_by: Verdict | None = None
-        self._reading = contained(run.guard, "reading a stream")  # once: it is entered for every piece
+        # Once: it is entered for every piece.
+        self._reading = run.guard.faults.contained("llama_index reading a stream")
 
     async def output(self) -> AgentOutput:
         """What the agent's step gives in the end."""
@@ -113,16 +113,14 @@ class Turn:
             name, seconds = translate.model_name(agent.llm), time.perf_counter() - started
             if output is not None and not self._heard and self._cuts_whole(output):
                 text = output.response.content or ""
-                written, usage = self._kept(text), translate.usage_of(output.raw)
+                written, usage = self._kept(text), self.run.usage(output.raw)
             elif output is None:
                 written, usage = self._kept(text), self._estimated(llm_input, before)
             else:
-                with contained(self.run.guard, "the end of a model call"):
-                    for arguments in translate.arguments_in(output.response):
-                        self._said(self.session.feed_text(arguments, "arguments"))
-                    self._said(self.session.end_message(translate.finish_reason(output.raw)))
-                    await self.session.aafter_model_call(name, translate.usage_of(output.raw), seconds)
-                    if directive.steer:
+                self._read_end(output)
+                await self.session.aafter_model_call(name, self.run.usage(output.raw), seconds)
+                if directive.steer:
+                    with self.run.guard.faults.contained("llama_index steering"):
                         await self.pad.untell(directive.steer)
                 return output
             await self._cut(before, name, usage, seconds)
@@ -133,26 +131,26 @@ class Turn:
         if self.session.money is None:  # nothing is held against what the call may use
             return await self.session.abefore_model_call()
         llm, sent, most = self.agent.llm, None, None
-        with contained(self.run.guard, "estimating tokens"):
+        with self.run.guard.faults.contained("llama_index estimating tokens"):
             sent, most = self._sent(self._llm_input, await self.pad.entries()), translate.max_tokens(llm)
         return await self.session.abefore_model_call(translate.model_name(llm), sent, most)
 
     async def _prepared(self, written: str) -> list[Any] | None:
         """The scratchpad as it is to be after a failed call; what a cut stream had written stays in it."""
-        with contained(self.run.guard, "the scratchpad"):
+        with self.run.guard.faults.contained("llama_index the scratchpad"):
             await self.pad.keep(written)
             return await self.pad.entries()
         return None
 
     async def _restored(self, before: list[Any] | None) -> None:
-        with contained(self.run.guard, "the scratchpad"):
+        with self.run.guard.faults.contained("llama_index the scratchpad"):
             if before is not None:
                 await self.pad.restore(before)
 
     async def _told(self, texts: Sequence[str]) -> list[ChatMessage]:
         """What the model reads, with what it is to be told at the end of it."""
         if texts:
-            with contained(self.run.guard, "steering"):
+            with self.run.guard.faults.contained("llama_index steering"):
                 if not await self.pad.tell(texts):
                     notes = [ChatMessage(role=MessageRole.USER, content=text) for text in texts]
                     return [*self._llm_input, *notes]
@@ -161,7 +159,7 @@ class Turn:
     def _who(self, directive: Directive) -> BaseWorkflowAgent:
         """The agent, or a copy of it with the stronger model: nothing that concurrent runs share is changed."""
         if directive.model is not None:
-            with contained(self.run.guard, "escalation"):
+            with self.run.guard.faults.contained("llama_index escalation"):
                 strong = self.run.attached.stronger(self.agent, directive.model)
                 return type(self.agent).model_copy(self.agent, update={"llm": strong})
         return self.agent
@@ -206,12 +204,21 @@ class Turn:
     def _cuts_whole(self, output: AgentOutput) -> bool:
         """The same for a response that came in one piece."""
         cut = False
-        with contained(self.run.guard, "reading a response"):
+        with self.run.guard.faults.contained("llama_index reading a response"):
             for channel, text in translate.texts_of(output.response):
                 cut = self._cuts(text, channel) or cut
             if not self._received:
                 self.session.feed_text("")  # that there is none is known too
         return cut
+
+    def _read_end(self, output: AgentOutput) -> None:
+        """The response is complete; the arguments of its calls are no part of the stream."""
+        reason = None
+        with self.run.guard.faults.contained("llama_index reading a response"):
+            reason = translate.finish_reason(output.raw)
+            for arguments in translate.arguments_in(output.response):
+                self._said(self.session.feed_text(arguments, "arguments"))
+        self._said(self.session.end_message(reason))
 
     def _cuts(self, text: str, channel: Channel) -> bool:
         self._received.append(text)
@@ -230,7 +237,7 @@ class Turn:
 
     def _estimated(self, llm_input: Sequence[ChatMessage], scratchpad: Sequence[Any] | None) -> Usage:
         """Tokens of a call whose end, and so its usage, never came."""
-        with contained(self.run.guard, "estimating tokens"):
+        with self.run.guard.faults.contained("llama_index estimating tokens"):
             read = self._sent(llm_input, scratchpad or ())
             wrote = estimate_tokens("".join(self._received))
             return Usage(input_tokens=read, output_tokens=wrote, estimated=True)
@@ -238,7 +245,7 @@ class Turn:
 
     def _sent(self, llm_input: Sequence[ChatMessage], scratchpad: Sequence[Any]) -> int:
         """About how many tokens a request has; see `estimate_tokens`."""
-        return translate.sent_tokens(llm_input, scratchpad) + translate.tool_tokens(self._rest[0])
+        return translate.sent_tokens(llm_input, scratchpad) + translate.tool_sizes.of(self._rest[0])
 
     def _kept(self, text: str) -> str:
         """What is kept of a message that was cut: up to where the detector fired."""
@@ -249,7 +256,7 @@ class Turn:
         """The message ends here; it was a model call all the same."""
         self._cuts_left -= 1
         await self._restored(before)
-        with contained(self.run.guard, "cutting a stream"):
+        with self.run.guard.faults.contained("llama_index cutting a stream"):
             self.session.end_message()
             await self.session.aafter_model_call(name, usage, seconds)
 

@@ -22,7 +22,6 @@ from pydantic import PrivateAttr
 from loopguard_core import LoopGuard, PolicyLike, Session, as_guard, current_session
 from loopguard_llama_index import _registry as registry
 from loopguard_llama_index import _seams as seams
-from loopguard_llama_index._contained import contained
 from loopguard_llama_index._observed import Observed
 from loopguard_llama_index._surfaces import EVENT_HANDLER, TOOL
 
@@ -64,7 +63,7 @@ class Watcher:
         if getattr(self._seen, "event", None) is event:
             return
         self._seen.event = event
-        with contained(guard, "LoopGuardEventHandler"):
+        with guard.faults.contained("llama_index LoopGuardEventHandler"):
             self._handle(event, run_id)
 
     def _handle(self, event: BaseEvent, run_id: str) -> None:

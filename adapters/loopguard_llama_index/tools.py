@@ -15,7 +15,6 @@ from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_llama_index import _registry as registry
 from loopguard_llama_index import _seams as seams
 from loopguard_llama_index import _translate as translate
-from loopguard_llama_index._contained import contained
 from loopguard_llama_index._observed import Observed
 from loopguard_llama_index._round import Asked
 from loopguard_llama_index._stop import LoopGuardStop
@@ -101,7 +100,7 @@ class _Entry:
         """The call; None if it is not ours to judge."""
         if not self._guard.enabled or _running.get() is self:
             return None
-        with contained(self._guard, "guard_tool"):
+        with self._guard.faults.contained("llama_index guard_tool"):
             run_id = seams.current_run_id()
             if run_id is None:
                 text = "A guarded tool ran outside of a workflow run, so nothing can refuse it."
@@ -173,7 +172,7 @@ class _Execution:
             return False
         if error is not None and not isinstance(error, Exception):
             return False
-        with contained(self._guard, "recording a result"):
+        with self._guard.faults.contained("llama_index recording a result"):
             output = translate.shown(self.output) if error is None else error
             self._run.returned(self.asked, output, translate.failed(self.output) if error is None else True)
         return True
@@ -184,12 +183,12 @@ class _Execution:
         Raises:
             LoopGuardStop: It is.
         """
-        with contained(self._guard, "ending a run"):
+        with self._guard.faults.contained("llama_index ending a run"):
             self._end(self._run.stop_now(), cause)
 
     async def aend_if_due(self, cause: BaseException | None = None) -> None:
         """`end_if_due` for event loops."""
-        with contained(self._guard, "ending a run"):
+        with self._guard.faults.contained("llama_index ending a run"):
             self._end(await self._run.astop_now(), cause)
 
     def _end(self, stop: Stop | None, cause: BaseException | None) -> None:

@@ -24,7 +24,6 @@ from agents.exceptions import RunErrorDetails
 from loopguard_core import Stop
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents import _words as words
-from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import without_tools
 from loopguard_openai_agents._run import Run
 from loopguard_openai_agents._sessions import registry
@@ -64,13 +63,13 @@ async def close(
     agent, written = data.last_agent, run.written
     closed: RunResult | None = None
     if how == "answer":
-        with contained(run.guard, "the last answer"):
+        with run.guard.faults.contained("openai_agents the last answer"):
             closed = await _answered(run, data, hooks, options)
     if closed is None:
         if translate.typed(agent.output_type):  # no text of ours is a valid final output
             return None
         text = words.closing_text(written, stop.message)
-        with contained(run.guard, "the closing message"):
+        with run.guard.faults.contained("openai_agents the closing message"):
             closed = _result(data, [words.message_item(agent, text)], [], text)
         if closed is None:
             return None

@@ -18,7 +18,6 @@ from loopguard_core import Stop
 from loopguard_openai_agents import _events as events
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents import _words as words
-from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import ModelRequest
 from loopguard_openai_agents._run import Run
 from loopguard_openai_agents._sessions import registry
@@ -45,14 +44,14 @@ class LoneTurn(Turn):
     ) -> None:
         super().__init__(run, request, usual, strong)
         self._on_stop = on_stop
-        with contained(run.guard, "recording results"):
+        with run.guard.faults.contained("openai_agents recording results"):
             registry.forget_round(run)
             run.record_results(request.items)
         run.begin_call()
 
     async def _settled(self, response: ModelResponse) -> ModelResponse:
         """Count and judge; a response that ends the run is replaced."""
-        with contained(self.run.guard, "judging a response"):
+        with self.run.guard.faults.contained("openai_agents judging a response"):
             await self._count(response)
             over = False
             for request, decision in self.run.judge(self._requests(response)):
@@ -70,15 +69,17 @@ class LoneTurn(Turn):
         return response
 
     async def _completed(self, event: ResponseCompletedEvent) -> list[TResponseStreamEvent]:
-        response = events.response_of(event)
-        settled = await self._settled(response)
-        if settled is response:
+        response = None
+        with self.run.guard.faults.contained("openai_agents judging a response"):
+            response = events.response_of(event)
+        settled = response if response is None else await self._settled(response)
+        if settled is None or settled is response:
             return [event]
         return [events.text_delta(translate.said(settled.output)), events.replaced(event, settled.output)]
 
     async def _count(self, response: ModelResponse) -> None:
         self.run.end_message(response)
-        await self.session.aafter_model_call(self.run.answered_by, translate.usage_of(response), self.run.seconds)
+        await self.session.aafter_model_call(self.run.answered_by, self.run.usage(response), self.run.seconds)
 
     def _requests(self, response: ModelResponse) -> list[translate.Request]:
         """The calls; only tools with a guardrail of ours can refuse one."""
@@ -87,7 +88,7 @@ class LoneTurn(Turn):
         requests = translate.requests_of(response.output, handoffs)
         for request in requests:
             request.call.refusable = request.call.refusable and request.call.name not in open_
-        with contained(self.run.guard, "MCP annotations"):
+        with self.run.guard.faults.contained("openai_agents MCP annotations"):
             translate.annotate(requests, translate.hints_of_tools(self.request.tools))
         return requests
 
@@ -104,10 +105,11 @@ class LoneTurn(Turn):
         written = self.run.written
         usage = SdkUsage()
         if last is not None:
-            usage.add(last.usage)
+            with self.run.guard.faults.contained("openai_agents reading usage"):
+                usage.add(last.usage)
         self.run.finished = True
         if self._on_stop == "answer":
-            with contained(self.run.guard, "the last answer"):
+            with self.run.guard.faults.contained("openai_agents the last answer"):
                 answer = await self._answer(usage)
                 if answer is not None:
                     said = [words.message(written)] if written else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents import Model, ModelProvider, ModelResponse, ModelSettings
 
-from loopguard_core import Action, Decision, LoopGuard, Session, Verdict
+from loopguard_core import Action, Decision, LoopGuard, Session, Usage, Verdict
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents._translate import Request
 
@@ -131,13 +131,20 @@ class Run:
     def end_message(self, response: ModelResponse) -> None:
         """The response is complete: let the session read what no model wrapper has read to it."""
         self.repeats = False
-        for request_id, output, failed in translate.hosted_results(response.output):
-            self.session.record_result(request_id, output, failed)
-        if not self.read:
-            for channel, text in translate.texts_of(response.output):
+        with self.guard.faults.contained("openai_agents reading results"):
+            for request_id, output, failed in translate.hosted_results(response.output):
+                self.session.record_result(request_id, output, failed)
+        with self.guard.faults.contained("openai_agents reading a response"):
+            for channel, text in translate.texts_of(response.output) if not self.read else ():
                 self.repeats = to_cut(self.session.feed_text(text, channel)) or self.repeats
         self.responded, self.read, self.written = True, False, ""
         self.session.end_message()
+
+    def usage(self, response: ModelResponse) -> Usage:
+        """What a response used; unknown where that cannot be read."""
+        with self.guard.faults.contained("openai_agents reading usage"):
+            return translate.usage_of(response)
+        return Usage()
 
     def judge(self, requests: list[Request]) -> list[tuple[Request, Decision]]:
         """Judge the round a response asks for, before any of it runs."""

@@ -23,7 +23,6 @@ from agents.exceptions import RunErrorDetails
 
 from loopguard_core import LoopGuard, PolicyLike, Session, Stop, Surface, as_guard, current_session, inside
 from loopguard_openai_agents._closing import close
-from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._run import Run
 from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import LoopGuardStop, OnStop, checked
@@ -243,7 +242,7 @@ class Supervised:
     async def close_provider(self) -> None:
         """Close the model provider, where the SDK would have made and closed one of its own."""
         if self._owns_provider:
-            with contained(self.guard, "closing the model provider"):
+            with self.guard.faults.contained("openai_agents closing the model provider"):
                 await self.options["run_config"].model_provider.aclose()
 
     def _told_of_turn_limit(self, handlers: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from agents import Agent, Handoff, ItemHelpers, Model, ModelResponse, TResponseInputItem
@@ -225,19 +224,16 @@ def usage_of(response: ModelResponse) -> Usage:
     The SDK writes zeros where a provider reported nothing; unknown is not zero.
     """
     usage: SdkUsage = response.usage
-    raw = getattr(response, "raw_usage", None) or {}
-    cost = raw.get("cost") if isinstance(raw, Mapping) else None
-    priced = isinstance(cost, (int, float, str)) and not isinstance(cost, bool)
-    dollars = Decimal(str(cost)) if priced else None
+    cost: Any = _get(getattr(response, "raw_usage", None), "cost")
     if not (usage.input_tokens or usage.output_tokens or usage.total_tokens):
-        return Usage(cost=dollars)
+        return Usage(cost=cost)
     return Usage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cached_tokens=getattr(usage.input_tokens_details, "cached_tokens", None),
         reasoning_tokens=getattr(usage.output_tokens_details, "reasoning_tokens", None),
         total_tokens=usage.total_tokens,
-        cost=dollars,
+        cost=cost,
     )
 
 
@@ -271,4 +267,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(part) for part in value]
     dump = getattr(value, "model_dump", None)
-    return dump(mode="json", exclude_none=True) if callable(dump) else value
+    try:
+        return dump(mode="json", exclude_none=True) if callable(dump) else value
+    except Exception:  # noqa: BLE001  # it holds something that JSON has no words for; the core takes any object
+        return value

@@ -14,7 +14,6 @@ from loopguard_core import Channel, Directive, Stop, Usage, Verdict, estimate_to
 from loopguard_openai_agents import _events as events
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents import _words as words
-from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._request import ModelRequest
 from loopguard_openai_agents._run import Run, to_cut
 from loopguard_openai_agents._stop import LoopGuardStop
@@ -54,7 +53,7 @@ class Turn:
                 self._failed(directive, error)
                 continue
             if self._read_whole(response):
-                await self._cut(model, translate.usage_of(response))
+                await self._cut(model, self.run.usage(response))
                 continue
             return await self._settled(response)
 
@@ -94,16 +93,18 @@ class Turn:
         self._received, self._said, self._cut_by = [], [], None
         sent = most = None
         if self.session.money is not None:
-            with contained(self.run.guard, "estimating tokens"):
+            with self.run.guard.faults.contained("openai_agents estimating tokens"):
                 sent, most = self.request.tokens, self.request.settings.max_tokens
         return await self.session.abefore_model_call(translate.model_name(self.usual), sent, most)
 
     def _directed(self, directive: Directive) -> tuple[Model, ModelRequest]:
-        request = self.request.told(directive.steer) if directive.steer else self.request
+        request = self.request
+        with self.run.guard.faults.contained("openai_agents steering"):
+            request = request.told(directive.steer) if directive.steer else request
         self.run.answered_by = translate.model_name(self.usual)
         if directive.model is None:
             return self.usual, request
-        with contained(self.run.guard, "escalation"):
+        with self.run.guard.faults.contained("openai_agents escalation"):
             strong = self._strong(self.run, directive.model)
             self.run.answered_by = translate.model_name(strong) or directive.model
             return strong, request.for_model(strong, self.usual)
@@ -130,7 +131,7 @@ class Turn:
     def _read_whole(self, response: ModelResponse) -> bool:
         """The same for a response that came in one piece."""
         cut = False
-        with contained(self.run.guard, "reading a response"):
+        with self.run.guard.faults.contained("openai_agents reading a response"):
             for channel, text in translate.texts_of(response.output):
                 cut = self._cuts(text, channel) or cut
         self.run.read = True
@@ -154,15 +155,16 @@ class Turn:
             said = said[: by.char]
         self.session.end_message()
         await self.session.aafter_model_call(translate.model_name(model), usage, self.run.seconds)
-        if said:
-            self.request = dataclasses.replace(self.request, input=[*self.request.items, words.written(said)])
+        with self.run.guard.faults.contained("openai_agents cutting a response"):
+            if said:
+                self.request = dataclasses.replace(self.request, input=[*self.request.items, words.written(said)])
         before = self.run.written
         self.run.begin_call()
         self.run.written = said or before
 
     def _estimated(self) -> Usage:
         """Tokens of a call whose end, and so its usage, never came."""
-        with contained(self.run.guard, "estimating tokens"):
+        with self.run.guard.faults.contained("openai_agents estimating tokens"):
             wrote = estimate_tokens("".join(self._received))
             return Usage(input_tokens=self.request.tokens, output_tokens=wrote, estimated=True)
         return Usage()

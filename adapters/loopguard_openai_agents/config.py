@@ -9,7 +9,6 @@ from typing import Any, Literal
 from agents import Agent, Handoff, Model, ModelSettings, RunConfig, ToolErrorFormatter, ToolErrorFormatterArgs
 
 from loopguard_core import LoopGuard, PolicyLike, as_guard
-from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._sessions import registry
 from loopguard_openai_agents._stop import OnStop
 from loopguard_openai_agents.model import LoopGuardModel, LoopGuardModelProvider
@@ -90,7 +89,7 @@ class _ErrorNotes:
 
     def __call__(self, args: ToolErrorFormatterArgs[Any]) -> str | Awaitable[str | None] | None:
         if self._guard.enabled:
-            with contained(self._guard, "tool_error_formatter"):
+            with self._guard.faults.contained("openai_agents tool_error_formatter"):
                 refusal = _note_error(args)
                 if refusal is not None:
                     return refusal

@@ -16,7 +16,6 @@ from agents.tool_context import ToolContext
 
 from loopguard_core import LoopGuard, PolicyLike, ToolCall, Usage, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
-from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._lone_turn import GUARDRAIL_MARK
 from loopguard_openai_agents._run import Run
 from loopguard_openai_agents._sessions import registry
@@ -46,7 +45,7 @@ def loop_guard_tool_guardrail(
     async def loopguard(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
         refusal = None
         if guard.enabled:
-            with contained(guard, "tool guardrail"):
+            with guard.faults.contained("openai_agents tool guardrail"):
                 refusal = await _refusal(guard, data.context)
         if refusal is None:
             return ToolGuardrailFunctionOutput.allow()
@@ -71,7 +70,7 @@ def loop_guard_tool_output_guardrail(
     guard = as_guard(guard)
 
     async def loopguard(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
-        with contained(guard, "tool output guardrail"):
+        with guard.faults.contained("openai_agents tool output guardrail"):
             run = _alone(guard, data.context.usage)
             if run is not None:
                 run.session.record_result(data.context.tool_call_id, data.output, translate.failed(data.output))

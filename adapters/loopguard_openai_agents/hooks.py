@@ -25,7 +25,6 @@ from agents.tool_context import ToolContext
 from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
 from loopguard_openai_agents import _words as words
-from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._estimate import tokens_sent, tools_of
 from loopguard_openai_agents._run import Run, over
 from loopguard_openai_agents._sessions import registry
@@ -73,7 +72,7 @@ class LoopGuardHooks(RunHooks[Any]):
     ) -> None:
         """Record what the last round returned; stop here, or put before the model what it is to be told."""
         if self.guard.enabled:
-            with contained(self.guard, "on_llm_start"):
+            with self.guard.faults.contained("openai_agents on_llm_start"):
                 await self._direct(self._run_of(context, agent, input_items), agent, system_prompt, input_items)
         await self.hooks.on_llm_start(context, agent, system_prompt, input_items)
 
@@ -81,12 +80,14 @@ class LoopGuardHooks(RunHooks[Any]):
         self, run: Run, agent: Agent[Any], system_prompt: str | None, input_items: list[TResponseInputItem]
     ) -> None:
         run.agent = agent
-        run.record_results(input_items)
+        with self.guard.faults.contained("openai_agents reading results"):
+            run.record_results(input_items)
         if not run.closing:
             sent = most = None
             if run.session.money is not None:
-                sent = tokens_sent(system_prompt, input_items, tools_of(agent))
-                most = agent.model_settings.resolve(run.settings).max_tokens
+                with self.guard.faults.contained("openai_agents estimating tokens"):
+                    sent = tokens_sent(system_prompt, input_items, tools_of(agent))
+                    most = agent.model_settings.resolve(run.settings).max_tokens
             directive = await run.session.abefore_model_call(translate.model_name(agent.model), sent, most)
             if directive.stop is not None:
                 raise await self._stopped(run, directive.stop)
@@ -98,7 +99,7 @@ class LoopGuardHooks(RunHooks[Any]):
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         """Count the call, and refuse what is to be refused before any tool starts."""
         if self.guard.enabled:
-            with contained(self.guard, "on_llm_end"):
+            with self.guard.faults.contained("openai_agents on_llm_end"):
                 run = self._run_of_response(context)
                 if run is not None:
                     await self._judge(run, context, agent, response)
@@ -109,17 +110,17 @@ class LoopGuardHooks(RunHooks[Any]):
     ) -> None:
         run.end_message(response)
         name = run.answered_by or translate.model_name(agent.model)
-        await run.session.aafter_model_call(name, translate.usage_of(response), run.seconds)
+        await run.session.aafter_model_call(name, run.usage(response), run.seconds)
         if run.closing:
             return
         requests = translate.requests_of(response.output, translate.handoff_names(agent))
         if requests and agent.mcp_servers:
-            with contained(self.guard, "MCP annotations"):
+            with self.guard.faults.contained("openai_agents MCP annotations"):
                 translate.annotate(requests, translate.hints_of_servers(agent))
         for request, decision in run.judge(requests):
             if decision.blocked and request.call.refusable:
                 text = decision.message or "[loopguard] This call was not executed."
-                with contained(self.guard, "reject_tool"):
+                with self.guard.faults.contained("openai_agents reject_tool"):
                     _reject(context, agent, request, text)
                     run.round.refused[request.call.id] = text
         stop = run.session.stop
@@ -132,7 +133,7 @@ class LoopGuardHooks(RunHooks[Any]):
     async def on_tool_start(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool) -> None:
         """Make sure that no refused call starts."""
         if self.guard.enabled:
-            with contained(self.guard, "on_tool_start"):
+            with self.guard.faults.contained("openai_agents on_tool_start"):
                 run = self._run_of_tool(context)
                 if run is not None:
                     call_id = _call_id(context)
@@ -144,7 +145,7 @@ class LoopGuardHooks(RunHooks[Any]):
     async def on_tool_end(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool, result: object) -> None:
         """Keep the result, in case the next input does not show it."""
         if self.guard.enabled:
-            with contained(self.guard, "on_tool_end"):
+            with self.guard.faults.contained("openai_agents on_tool_end"):
                 run = self._run_of_call(context)
                 if run is not None:
                     run.round.returned[_call_id(context)] = result
@@ -160,7 +161,7 @@ class LoopGuardHooks(RunHooks[Any]):
         """A final output: the run is complete."""
         await self.hooks.on_agent_end(context, agent, output)
         if self.guard.enabled:
-            with contained(self.guard, "on_agent_end"):
+            with self.guard.faults.contained("openai_agents on_agent_end"):
                 run = self._run_of_end(context, agent)
                 if run is not None:
                     run.finished = True

@@ -25,7 +25,6 @@ from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 from loopguard_core import LoopGuard, PolicyLike, as_guard, current_session
 from loopguard_openai_agents import _translate as translate
-from loopguard_openai_agents._contained import contained
 from loopguard_openai_agents._lone_turn import LoneTurn, guarded
 from loopguard_openai_agents._request import ModelRequest
 from loopguard_openai_agents._run import Run
@@ -135,7 +134,7 @@ class LoopGuardModel(Model):
 
     def _turn(self, request: ModelRequest) -> Turn | None:
         """This call as part of its run; None if it is not guarded."""
-        with contained(self._guard, "LoopGuardModel"):
+        with self._guard.faults.contained("openai_agents LoopGuardModel"):
             run = registry.of_items(request.input)
             if run is not None:
                 return None if run.closing else Turn(run, request, self._model, self._strong)
@@ -164,7 +163,7 @@ class LoopGuardModel(Model):
 
     async def _cleanup_on_run_end(self, owner: object) -> None:
         """The SDK tells every model it used that a run is over."""
-        with contained(self._guard, "the end of a run"):
+        with self._guard.faults.contained("openai_agents the end of a run"):
             run = registry.of_owner(owner)
             if run is not None and run.session.ended is None:
                 # Called while the error that ended the run, if one did, is on its way out.

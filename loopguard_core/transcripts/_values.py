@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from loopguard_core._types import ToolCall, Usage
@@ -96,17 +95,6 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT else None
 
 
-def dollars(value: Any) -> Decimal | None:
-    """An amount of money, where it can be one."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        cost = Decimal(str(value))
-    except (InvalidOperation, ValueError):
-        return None
-    return cost if cost.is_finite() and 0 <= cost <= _MAX_COUNT else None
-
-
 def table(value: Any) -> Mapping[str, Any]:
     """An object, or an empty one where there is none."""
     return value if isinstance(value, dict) else {}
@@ -133,6 +121,6 @@ def usage(recorded: Any, sent: str, received: str) -> Usage | None:
         cached_tokens=count(table(recorded.get(f"{sent}_details")).get("cached_tokens")),
         reasoning_tokens=count(table(recorded.get(f"{received}_details")).get("reasoning_tokens")),
         total_tokens=count(recorded.get("total_tokens")),
-        cost=dollars(recorded.get("cost")),
+        cost=recorded.get("cost"),
         estimated=recorded.get("estimated") is True,
     )

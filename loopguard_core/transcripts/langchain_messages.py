@@ -35,7 +35,6 @@ from loopguard_core.transcripts._model import (
 from loopguard_core.transcripts._values import (
     Unanswered,
     count,
-    dollars,
     identifier,
     joined,
     kind,
@@ -261,5 +260,5 @@ def _usage(recorded: Any, about: Mapping[str, Any]) -> Usage | None:
         cached_tokens=count(table(tokens.get("input_token_details")).get("cache_read")),
         reasoning_tokens=count(table(tokens.get("output_token_details")).get("reasoning")),
         total_tokens=count(tokens.get("total_tokens")),
-        cost=dollars(raw.get("cost")),
+        cost=raw.get("cost"),
     )

@@ -2,9 +2,11 @@
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.errors import ParentCommand
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from loopguard_langchain_models import (
@@ -27,6 +29,7 @@ from loopguard_langchain_models import (
     rounds,
     run,
     sequence,
+    settle,
     since_user,
     thread,
     watched,
@@ -521,3 +524,146 @@ def test_a_raised_stop_is_raised_again_when_the_thread_is_resumed(way):
     assert isinstance(agent.get_state(thread()).values["messages"][-1], AIMessage)
     assert len(since_user(agent.get_state(thread()).values["messages"])) == 13
     assert OWN in agent.get_state(thread()).values["messages"][-1].text
+
+
+# -- runs that end without another model call ------------------------------------------------------------------------
+
+
+def held(agent_middleware):
+    """Resumed runs that a middleware holds on to."""
+    return len(agent_middleware._invocations._resumed)
+
+
+def with_own(model, tool, seen, **options):
+    """An agent, and the middleware in it."""
+    ours = []
+    agent = guarded(model, [tool], seen, middleware=lambda made: ours.append(made) or ours, **options)
+    return agent, ours[0]
+
+
+@both_ways
+def test_a_resumed_run_that_ends_with_a_tools_result_is_let_go(way):
+    seen = watched()
+    lookup = Counted(lambda _n, _key: interrupt("go on?"), return_direct=True)
+    agent, ours = with_own(ScriptedModel(script=deaf()), lookup, seen, checkpointer=InMemorySaver())
+    for number in range(5):
+        run(agent, ask(), way, thread(str(number)))
+        assert run(agent, Command(resume="yes"), way, thread(str(number)))["messages"][-1].text == "yes"
+    assert seen.reasons == ["paused", "complete"] * 5
+    assert (held(ours), seen.live) == (0, 0)
+
+
+def team(seen, hand_over):
+    """A graph of two nodes: an agent, and who it hands over to."""
+    lookup = Counted(lambda _n, _key: hand_over(interrupt("go on?")))
+    agent, ours = with_own(ScriptedModel(script=deaf()), lookup, seen)
+
+    def colleague(_state):
+        return {"messages": [AIMessage("it is done")]}
+
+    built = StateGraph(MessagesState)
+    built.add_node("agent", agent)
+    built.add_node("colleague", colleague)
+    built.add_edge(START, "agent")
+    built.add_edge("colleague", END)
+    return built.compile(checkpointer=InMemorySaver()), ours
+
+
+def returned_handoff(said):
+    answer = ToolMessage(str(said), tool_call_id="call_1_0")
+    return Command(graph=Command.PARENT, goto="colleague", update={"messages": [answer]})
+
+
+def raised_handoff(_said):
+    raise ParentCommand(Command(graph=Command.PARENT, goto="colleague"))
+
+
+@both_ways
+@pytest.mark.parametrize("hand_over", [returned_handoff, raised_handoff])
+def test_a_resumed_run_that_hands_over_is_let_go(way, hand_over):
+    seen = watched()
+    graph, ours = team(seen, hand_over)
+    assert "__interrupt__" in run(graph, ask(), way, thread())
+    assert run(graph, Command(resume="yes"), way, thread())["messages"][-1].text == "it is done"
+    assert held(ours) == 0
+    settle(seen)
+    assert seen.reasons[0] == "paused"
+    assert (len(seen.reasons), seen.live) == (2, 0)
+
+
+@both_ways
+def test_runs_that_are_paused_again_and_again_are_not_kept(way):
+    """With one call at a time the second tool of a round goes on after the first one asked."""
+    seen = watched()
+    tools = [Asks(1, 2, 3, 4, 5, 6, name="lookup"), Counted(name="other")]
+    model = ScriptedModel(script=rounds(3, LOOKUP, call("other", key="x")))
+    ours = []
+    agent = guarded(model, tools, seen, middleware=lambda made: ours.append(made) or ours, checkpointer=InMemorySaver())
+    config = {**thread(), "max_concurrency": 1}
+    run(agent, ask(), way, config)
+    for _ in range(3):
+        assert held(ours[0]) <= 1
+        result = run(agent, Command(resume="yes"), way, config)
+    assert_healthy(result)
+    assert (held(ours[0]), seen.live) == (0, 0)
+
+
+# -- a human is asked about a model call -----------------------------------------------------------------------------
+
+
+class Approves(AgentMiddleware):
+    """Asks a human before the model calls in `when` (from 1)."""
+
+    def __init__(self, *when):
+        super().__init__()
+        self.when, self.made = when, 0
+
+    def wrap_model_call(self, request, handler):
+        if self.made + 1 in self.when:
+            interrupt("may I?")
+        self.made += 1
+        return handler(request)
+
+    async def awrap_model_call(self, request, handler):
+        if self.made + 1 in self.when:
+            interrupt("may I?")
+        self.made += 1
+        return await handler(request)
+
+
+@both_ways
+def test_a_model_call_that_waits_for_a_human_is_a_pause(way):
+    seen = watched()
+    agent = guarded(
+        ScriptedModel(script=deaf()),
+        [Counted()],
+        seen,
+        middleware=lambda ours: [ours, Approves(1, 3)],
+        checkpointer=InMemorySaver(),
+    )
+    assert "__interrupt__" in run(agent, ask(), way, thread())
+    assert "__interrupt__" in run(agent, Command(resume="yes"), way, thread())
+    assert_stopped(run(agent, Command(resume="yes"), way, thread()))
+    assert seen.reasons == ["paused", "paused", "doom_loop"]
+    assert [end.model_calls for end in seen.ends] == [0, 2, 6]
+    assert seen.actions == [(2, "observe"), (3, "block"), (4, "block"), (5, "block"), (6, "stop")]
+    assert len({end.session_id for end in seen.ends}) == 1
+    assert seen.live == 0
+
+
+@both_ways
+def test_an_escalated_model_call_that_waits_for_a_human_is_no_failure(way):
+    seen = watched({"ladder": {"escalate": 2, "block": 4, "stop": 6}})
+    strong = ScriptedModel(script=deaf(), model_name="strong")
+    agent = guarded(
+        ScriptedModel(script=deaf()),
+        [Counted()],
+        seen,
+        middleware=lambda ours: [ours, Approves(3)],
+        checkpointer=InMemorySaver(),
+        escalate_model=strong,
+    )
+    assert "__interrupt__" in run(agent, ask(), way, thread())
+    assert seen.reasons == ["paused"]
+    assert_stopped(run(agent, Command(resume="yes"), way, thread()))
+    assert seen.reasons == ["paused", "doom_loop"]

@@ -24,6 +24,7 @@ from loopguard_core import (
     SessionEnd,
     Stop,
     Surface,
+    TokenSizes,
     ToolCall,
     Usage,
     Verdict,
@@ -147,6 +148,7 @@ def identity(value: object, error: Exception) -> None:
     assert_type(canonical_json(value), str)
     assert_type(fingerprint("fetch_invoice", {"invoice_id": "INV-2291"}, "sha256"), str)
     assert_type(estimate_tokens("a text"), int)
+    assert_type(TokenSizes(str).of([value]), int)
     assert_type(is_key_limit(error), bool)
     assert_type(loopguard_core.__version__, str)
 
