@@ -68,6 +68,9 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """The figures of `docs/benchmarks.md`."""
-    session.install(".[demo]")
-    session.run("python", "benchmarks/core.py", *session.posargs)
-    session.run("python", "benchmarks/langchain_round.py")
+    session.install(".[demo,openai-agents,llama-index]")
+    for name in ("core", "langchain_round", "openai_agents_round", "soak"):
+        session.run("python", f"benchmarks/{name}.py")
+    # Last, because the real client of LlamaIndex needs an older openai than the others.
+    session.install(".[llama-index]", "llama-index-llms-openai>=0.6,<1")
+    session.run("python", "benchmarks/llama_index_round.py")

@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-Normalizer = Literal["nfkc", "casefold", "whitespace", "punctuation"]
 LoopKey = Sequence[str] | Literal[False] | Callable[[Any], Any] | None
 
 MAX_JSON_CHARS = 1_000_000
