@@ -87,17 +87,17 @@ def price(model: str | None, usage: Usage, rate: Decimal | None = None) -> Decim
         The provider's own figure if it gave one; None where the price or the number of tokens is not known.
     """
     if usage.cost is not None:
-        return max(Decimal(0), usage.cost)
+        return usage.cost
     if usage.input_tokens is None or usage.output_tokens is None:
         return None if usage.total_tokens is None else _at(rate, usage.total_tokens)
-    sent, received = max(0, usage.input_tokens), max(0, usage.output_tokens)
+    sent, received = usage.input_tokens, usage.output_tokens
     cost = _cost(
         model,
         input_tokens=sent,
         output_tokens=received,
         # A part cannot be more than the whole, whatever was reported.
-        cache_read_tokens=min(sent, max(0, usage.cached_tokens or 0)),
-        output_reasoning_tokens=min(received, max(0, usage.reasoning_tokens or 0)),
+        cache_read_tokens=min(sent, usage.cached_tokens or 0),
+        output_reasoning_tokens=min(received, usage.reasoning_tokens or 0),
     )
     return _at(rate, sent + received) if cost is None else cost
 
@@ -131,7 +131,7 @@ def worst_case(
 
 
 def _at(rate: Decimal | None, tokens: int) -> Decimal | None:
-    return None if rate is None else rate * max(0, tokens) / _MILLION
+    return None if rate is None else rate * tokens / _MILLION
 
 
 def _cost(model: str | None, **tokens: int) -> Decimal | None:

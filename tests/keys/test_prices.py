@@ -32,7 +32,7 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_what_the_provider_reports_wins(without_library: None) -> None:
     assert price("gpt-4o", Usage(cost="0.0123")) == Decimal("0.0123")
     assert price(None, Usage(input_tokens=1, output_tokens=1, cost=0)) == 0
-    assert price("gpt-4o", Usage(cost=-1)) == 0
+    assert price("gpt-4o", Usage(cost=-1)) is None, "no amount at all"
 
 
 def test_without_the_library_a_price_is_unknown(without_library: None) -> None:
