@@ -1,20 +1,36 @@
-"""What no test may leave to the next one in its process, whatever directory it stands in."""
+"""What no test may find in its process, and what none may leave to the next one, whatever directory it stands in."""
 
+import os
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+OWN = "llama_index"
+"""How the modules are called whose handlers LlamaIndex itself installs."""
 
-def handlers() -> list[object]:
-    """LlamaIndex's root dispatcher belongs to the process: its handlers, if that SDK is loaded at all."""
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything is collected: some modules make their guards as they are imported, some fixtures only once."""
+    environment = pytest.MonkeyPatch()
+    config.add_cleanup(environment.undo)
+    for name in [name for name in os.environ if name.startswith("LOOPGUARD_")]:  # whoever runs the tests has a policy
+        environment.delenv(name)
+    environment.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")  # traces go to the provider
+
+
+def handlers() -> list[object] | None:
+    """LlamaIndex's root dispatcher belongs to the process: its handlers; None while that SDK is not loaded."""
     module = sys.modules.get("llama_index_instrumentation")
-    return [] if module is None else module.get_dispatcher().event_handlers
+    return None if module is None else module.get_dispatcher().event_handlers
 
 
 @pytest.fixture(autouse=True)
 def handlers_of_one_test() -> Iterator[None]:
     """A handler that a test adds there would watch the runs of every test after it."""
-    before = list(handlers())
+    found = handlers()
+    before = None if found is None else list(found)
     yield
-    handlers()[:] = before
+    now = handlers()
+    if now is not None:
+        now[:] = before if before is not None else [each for each in now if type(each).__module__.startswith(OWN)]

@@ -1,10 +1,9 @@
-"""Makes the helpers importable: under `--import-mode=importlib` a test cannot import its neighbour. No tracing here."""
+"""Makes the helpers importable: under `--import-mode=importlib` a test cannot import its neighbour."""
 
 import importlib.util
 import sys
 from pathlib import Path
 
-import agents
 import pytest
 
 for name, file in {
@@ -16,8 +15,6 @@ for name, file in {
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # pydantic looks its models' module up
         spec.loader.exec_module(module)
-
-agents.set_tracing_disabled(True)
 
 
 @pytest.fixture(autouse=True)

@@ -118,11 +118,10 @@ def _langchain(server: ScriptedServer) -> dict[str, Any]:
 
 
 def _openai_agents(server: ScriptedServer) -> dict[str, Any]:
-    from agents import Agent, OpenAIChatCompletionsModel, RunHooks, Runner, function_tool, set_tracing_disabled
+    from agents import Agent, OpenAIChatCompletionsModel, RunHooks, Runner, function_tool
     from loopguard_openai_agents import LoopGuardModel
     from openai import AsyncOpenAI
 
-    set_tracing_disabled(True)
     client = AsyncOpenAI(base_url=server.base_url, api_key="unused")
     model = OpenAIChatCompletionsModel("scripted-1", client)
     agent = Agent(name="billing", model=LoopGuardModel(model, LoopGuard()), tools=[function_tool(fetch_invoice)])
@@ -151,9 +150,6 @@ def _llama_index(server: ScriptedServer) -> dict[str, Any]:
 
 
 def _tutorial(server: ScriptedServer) -> dict[str, Any]:
-    import agents
-
-    agents.set_tracing_disabled(True)
     return {"llm": _scripted_llm()(base_url=server.base_url, model="scripted-1")}
 
 

@@ -32,10 +32,8 @@ def load(name: str) -> ModuleType:
 
 def drivers() -> dict[str, list[Driver]]:
     """Every driver, by SDK."""
-    import agents
     import langchain_drivers
 
-    agents.set_tracing_disabled(True)
     openai_agents = load("loopguard_openai_agents_drivers").DRIVERS
     load("loopguard_llama_index_clients")
     llama_index = load("loopguard_llama_index_drivers").DRIVERS
