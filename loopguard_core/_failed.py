@@ -37,7 +37,7 @@ _ERROR_TEXT = re.compile(
 _NOTHING_DONE = re.compile(
     r"\bnot found\b|\bno (?:exact )?match(?:es)?\b|\b(?:did|does) not (?:match|exist|appear)\b"
     r"|\bno (?:changes|occurrences|replacements|edits) (?:were |was )?(?:made|applied|found)"
-    r"|\b0 (?:replacements|changes)\b"
+    r"|\b0 (?:replacements|changes)\b|\bmade no (?:changes|edits)\b"
     r"|\bnothing (?:was |to )?(?:changed?|replaced?|commit)\b",
     re.IGNORECASE,
 )
@@ -47,6 +47,8 @@ _PHRASES = (
     r"(?:could not|couldn't|cannot|can't|unable to|failed to|permission denied|access denied|command not found"
     r"|no such (?:file|host|tool|function)|connection (?:refused|reset|timed out|closed|aborted)"
     r"|operation not permitted|(?:request|connection|operation) timed out|rate limit exceeded|too many requests"
+    r"|(?:permission|access|request|call|command|tool(?: use)?|operation|action|execution)\b[^\n]{0,160}?"
+    r" (?:has been |was |is |were )(?:denied|rejected|declined|blocked|refused|not (?:allowed|permitted))"
     r"|unknown tool|unauthorized|tool (?:call|use) (?:was )?(?:rejected|failed|aborted|refused))\b"
 )
 # How the words behind a status code begin: "404 Not Found", and not "500 rows".
@@ -80,14 +82,50 @@ _ERROR_NAME = re.compile(
 )
 
 
+# Further down, as editors that check before they write say it.
+_NOT_APPLIED = re.compile(
+    r"\b(?:changes?|edits?|patch) (?:have|has|were|was) not (?:been )?(?:applied|saved|made)\b", re.I
+)
+# Pages that stand in place of the one that was asked for.
+_WALL = re.compile(
+    r"attention required! \| cloudflare|sorry, you have been blocked|verify (?:that )?you are (?:a )?human"
+    r"|unusual traffic from your|<title>just a moment\.\.\.",
+    re.IGNORECASE,
+)
+_WALL_SIZE = 4096
+# How errors are called in objects, in a few more languages.
+_ERROR_FIELDS = (
+    "error",
+    "errors",
+    "isError",
+    "is_error",
+    "fehler",
+    "erreur",
+    "errore",
+    "erro",
+    "fout",
+    "ошибка",
+    "错误",
+)
+# An object of nothing but these says what went wrong, where its code says that something did.
+_ENVELOPE = frozenset(
+    """code message msg detail details reason status type timestamp time path request_id requestid trace_id traceid
+    instance title hint help documentation_url""".split()
+)
+_FINE_CODES = frozenset({"ok", "success", "accepted", "created", "done", "none", "0", "200", "201", "202", "204"})
+
+
 def nothing_done(output: Any) -> bool:
     """Whether what a call that changes things returned says that it changed nothing: that is a failure of such a call.
 
-    Its first line says "not found", "no match", "no changes", "0 replacements" or the like.
+    Its first line says "not found", "no match", "no changes", "0 replacements" or the like, or it goes on to say that
+    the changes have not been applied.
     """
     if not isinstance(output, str):
         return False
     head = output[:_HEAD].lstrip()
+    if " not " in output.lower()[: 2 * _TAIL] and _NOT_APPLIED.search(output[: 2 * _TAIL]):
+        return True
     return _NOTHING_DONE.search(head.partition("\n")[0]) is not None
 
 
@@ -95,14 +133,16 @@ def judge_error(output: Any) -> bool:
     """Whether an output is a failure.
 
     The one rule: an exception; an object (or the text of a JSON object) with a truthy `error`, `errors`, `isError` or
-    `is_error`, with `success` or `ok` false, with `status` "error", "failed" or "failure", or with a numeric
-    `status`, `status_code` or `statusCode` of 400 and more; or text that begins as failures do: with "Error",
-    "Exception", "SomethingError:", "Traceback (most recent call last)", "failed:", "fatal:", an HTTP status of 400 and
-    more with its words, "could not ...", "permission denied" and the like, perhaps after a program's name, or a name
-    such as `AccessDenied:` or `InvalidInput:`; or whose first line ends in "No such file or directory" or its kin; or
-    a text of one line that says that something was "not executed" or is "denied by policy"; or a text of several lines
-    whose last one begins with "error: " or "fatal: "; or an object with an exit code other than 0 and nothing but
-    `stderr`. Anything else is a success: that tests failed is what their tool was asked to find out.
+    `is_error` (or the like in a few languages), with `success` or `ok` false, with `status` "error", "failed" or
+    "failure", with a numeric `status`, `status_code` or `statusCode` of 400 and more, or with nothing but a `code` of
+    an error and a `message`; or text that begins as failures do: with "Error", "Exception", "SomethingError:",
+    "Traceback (most recent call last)", "failed:", "fatal:", an HTTP status of 400 and more with its words, "could
+    not ...", "permission denied" and the like, perhaps after a program's name, or a name such as `AccessDenied:` or
+    `InvalidInput:`; or whose first line ends in "No such file or directory" or its kin; or a text of one line that
+    says that something was "not executed" or is "denied by policy"; or a text of several lines whose last one begins
+    with "error: " or "fatal: "; or a page that stands in place of the one asked for, because the reader was blocked
+    or is to prove that he is human; or an object with an exit code other than 0 and nothing but `stderr`. Anything
+    else is a success: that tests failed is what their tool was asked to find out.
     """
     if isinstance(output, str):
         head = output[:_HEAD]
@@ -125,10 +165,14 @@ def judge_error(output: Any) -> bool:
             return True
         if telling and _FAILURE_LINE.match(head):
             return True
-        return "\n" in output and _ends_in_failure(output)
+        return "\n" in output and _shows_further_down(output)
     if isinstance(output, BaseException):
         return True
     return isinstance(output, Mapping) and _object_failed(output)
+
+
+def _shows_further_down(text: str) -> bool:
+    return _ends_in_failure(text) or (len(text) <= _WALL_SIZE and _WALL.search(text) is not None)
 
 
 def _ends_in_failure(text: str) -> bool:
@@ -152,8 +196,19 @@ def _json_failed(text: str) -> bool:
     return isinstance(parsed, dict) and _object_failed(parsed)
 
 
+def _tells_an_error(fields: Mapping[Any, Any]) -> bool:
+    """Whether an object with a code and a message holds nothing else, and the code is one of an error."""
+    code = fields["code"]
+    if isinstance(code, bool) or not isinstance(code, int | str) or len(fields) > len(_ENVELOPE):
+        return False
+    failed = abs(code) >= _HTTP_ERROR if isinstance(code, int) else code.lower() not in _FINE_CODES and code != ""
+    return failed and all(str(name).lower() in _ENVELOPE for name in fields)
+
+
 def _object_failed(fields: Mapping[Any, Any]) -> bool:
-    if any(fields.get(name) for name in ("error", "errors", "isError", "is_error")):
+    if any(fields.get(name) for name in _ERROR_FIELDS):
+        return True
+    if "code" in fields and "message" in fields and _tells_an_error(fields):
         return True
     if fields.get("success") is False or fields.get("ok") is False:
         return True

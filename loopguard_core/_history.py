@@ -25,7 +25,7 @@ from loopguard_core._history_state import (
 from loopguard_core._masking import same_words_but_ids
 from loopguard_core._outcome import Change, Result
 from loopguard_core._ranges import RANGE_STARTS
-from loopguard_core._similar import BESIDE, likeness
+from loopguard_core._similar import BESIDE, likeness, same_place
 from loopguard_core._wording import PLAIN
 from loopguard_core.detectors._observed import ObservedCall, Past, plain_of
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES
@@ -36,7 +36,7 @@ MAX_HELD = 16 * 1024
 EXPIRY = 8
 """Rounds of news after which a streak ends. Source: section 5 of the design."""
 
-_HEAD = 24  # characters, and difference in length, by which a result looks like the one before
+_HEAD, _LONGER = 12, 24  # characters, and difference in length, by which a result looks like the one before
 _TELLING = frozenset({"mutates", "delegates"})
 # An enum's members are slow to come by.
 _FIRST, _SAME, _VOLATILE, _CHANGED, _BACK = Change.FIRST, Change.SAME, Change.VOLATILE, Change.CHANGED, Change.BACK
@@ -179,7 +179,7 @@ class History(HistoryState):
                     "mutates" in call.traits
                     and not result.failed
                     and (change is _FIRST or change is _CHANGED)
-                    and not (last is not None and call.nature.ui and self._same_step(call, result, last))
+                    and not (last is not None and self._same_step(call, result, last))
                 ):
                     epoch_by, self.epoch_tool = identity, tool
             if tool in self._hot:
@@ -218,15 +218,23 @@ class History(HistoryState):
         return cues
 
     def _same_step(self, call: ObservedCall, result: Result, last: ObservedCall) -> bool:
-        """Whether a step in a user interface is the tool's last one on elements that were numbered anew since.
+        """Whether a step on a screen is the last one again: on elements numbered anew since, or a few pixels off.
 
-        What was looked at in between differed in these numbers alone, so the step had changed nothing.
+        What was looked at in between was as before but for such numbers, so the step had changed nothing. Right after a
+        resume that cannot be told: saved state holds no arguments.
         """
-        if not self.renumbered > last.number > self.read_change or last.result is None or not last.text:
+        if last.traits.isdisjoint(_TELLING) and last.before is not None:
+            last = last.before  # a look with the same tool, such as a screenshot, came between
+        if not self.looked_again > last.number > self.read_change or last.result is None or not last.text:
             return False
         if result.masked != last.result.masked:
             return False
-        return likeness(plain_of(last.text), call.plain, mutates=True, ui=True, renumbered=True) == "near"
+        before, after = plain_of(last.text), call.plain
+        if same_place(before, after):
+            return True
+        if not call.nature.ui or self.renumbered <= last.number:
+            return False
+        return likeness(before, after, mutates=True, ui=True, renumbered=True) == "near"
 
     def _nothing_moves(self, calls: Sequence[ObservedCall], cues: int) -> bool:
         """Whether a round was the one before to the letter, result and all, and so was that one.
@@ -267,14 +275,16 @@ class History(HistoryState):
         if "reads" in call.traits:
             if change is _CHANGED:
                 self.read_change = self.number
-            elif change is _VOLATILE:
-                self.renumbered = self.number
+            else:
+                self.looked_again = self.number
+                if change is _VOLATILE:
+                    self.renumbered = self.number
         return change
 
 
 def _may_repeat(result: Result, earlier: Result | None) -> bool:
     """A cheap first look whether a tool gave nearly the same before: few results do."""
-    if earlier is None or not -_HEAD <= result.size - earlier.size <= _HEAD:
+    if earlier is None or not -_LONGER <= result.size - earlier.size <= _LONGER:
         return False
     if result.digest == earlier.digest:  # all there is to go by after a resume
         return True

@@ -27,6 +27,7 @@ _LONGEST = 512  # characters of an entry
 _MOST_DEPTH = 12
 _URL = re.compile(r"https?://[^\s\"'<>)\]]+")
 _NUMBERING = "0123456789.)(#*-[]> \t\r"
+_ENDING = ".)(#*-[]> \t\r"  # digits there are part of an address
 _SCORES = re.compile(r"\(?\b(?:score|similarity|relevance|distance)\b\W*[\d.]+\)?|\b[01]\.\d+\b", re.IGNORECASE)
 
 
@@ -84,4 +85,4 @@ def _even(entry: str) -> str:
     entry = entry[:_LONGEST]
     if "0." in entry or "1." in entry or "core" in entry:
         entry = _SCORES.sub("", entry)
-    return entry.strip(_NUMBERING).casefold()
+    return entry.lstrip(_NUMBERING).rstrip(_ENDING).casefold()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from loopguard_core._contained import contained, nothing
 from loopguard_core._events import PostModelCall
 from loopguard_core._identity import display_name
 from loopguard_core._key_limit import is_key_limit
@@ -239,3 +240,19 @@ class SessionModelCalls(SessionText):
         directive, self._directive = self._directive, None
         if directive is not None and directive.stop is None:
             self._effects.failed(escalated=directive.model is not None)
+
+    @contained(nothing)
+    def model_call_recalled(self) -> None:
+        """A model call of which a conversation tells succeeded, before this session was there.
+
+        What the session had to say was said with it. Nothing is counted and no hook is told: what it used is in no
+        conversation, and unknown here is not what `limits.unpriced` denies.
+        """
+        if not self._guard.enabled:
+            return
+        self._settle_directive()
+        if self._message_state != "ended":
+            self._messages += 1
+        self._message_state = "called"
+        if self._money is not None:
+            self._money.failed()

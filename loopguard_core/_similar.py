@@ -34,6 +34,8 @@ _LABELS = frozenset(
 _DEEDS = frozenset(
     "command cmd code script query sql url path file file_path input expression statement action operation op".split()
 )
+_WRITTEN = frozenset("code_edit new_string new_str new_text file_text patch diff".split())
+_INSTRUCTIONS = frozenset("instructions instruction description summary".split())  # beside what is written, a label
 _TITLES = frozenset("title subject headline betreff titre titulo asunto oggetto".split())
 _PROSE = frozenset(
     """body message content text description html comment msg note summary task prompt instructions context
@@ -62,6 +64,9 @@ _OVERLAP_ALONE = 0.7  # where nothing else is there to be the same
 _OVERLAP_TITLED = 0.2
 _OTHERWISE_EQUAL = 2
 _LEAST_PROSE = 20
+_TITLE_WORDS = 2
+_PLACES = frozenset({"coordinate", "coordinates", "position", "x", "y"})
+_PIXELS = 12  # what somebody moves who thinks that he has just missed
 
 
 def likeness(
@@ -87,9 +92,7 @@ def likeness(
     """
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return "near" if isinstance(before, str) and isinstance(after, str) and same_words(before, after) else None
-    beside = BESIDE
-    if not mutates and not _DEEDS.isdisjoint({_plain(key) for key in after}):
-        beside = BESIDE | _LABELS
+    beside = _beside(after, mutates=mutates)
     core_before = {key: value for key, value in before.items() if _plain(key) not in beside}
     core_after = {key: value for key, value in after.items() if _plain(key) not in beside}
     if ui and core_before.keys() == core_after.keys() and (renumbered or len(core_after) > 1):
@@ -111,9 +114,20 @@ def likeness(
         _plain(key) in _TITLES for key in core_after.keys() - set(different)
     )
     names = _PROSE if mutates or hands_over else _STATEMENTS
+    if names is _PROSE and len(core_after) - len(different) >= _OTHERWISE_EQUAL:
+        different = [
+            key for key in different if not (_plain(key) in _TITLES and _same_title(core_before[key], core_after[key]))
+        ]
     if writes and not titled:
         names = frozenset()
     return _in_new_words(core_before, core_after, different, names, titled=titled)
+
+
+def _beside(arguments: Mapping[Any, Any], *, mutates: bool) -> frozenset[str]:
+    """The fields of a call that change nothing about what it does."""
+    if not _WRITTEN.isdisjoint(arguments):
+        return BESIDE | _INSTRUCTIONS
+    return BESIDE if mutates or _DEEDS.isdisjoint({_plain(key) for key in arguments}) else BESIDE | _LABELS
 
 
 def _in_new_words(
@@ -136,6 +150,29 @@ def _in_new_words(
     ):
         return "rephrased"
     return None
+
+
+def _same_title(before: Any, after: Any) -> bool:
+    """Whether two titles say the same, one of them perhaps with more politeness around it."""
+    if not isinstance(before, str) or not isinstance(after, str):
+        return False
+    one, other = _keywords(before), _keywords(after)
+    return min(len(one), len(other)) >= _TITLE_WORDS and one == other
+
+
+def same_place(before: Any, after: Any) -> bool:
+    """Whether two steps on a screen differ in nothing but a few pixels."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping) or before.keys() != after.keys():
+        return False
+    different = [key for key in after if before[key] != after[key]]
+    return bool(different) and all(key in _PLACES and _close(before[key], after[key]) for key in different)
+
+
+def _close(before: Any, after: Any) -> bool:
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return all(_close(one, other) for one, other in zip(before, after, strict=True))
+    plain = (int, float)
+    return type(before) in plain and type(after) in plain and abs(before - after) <= _PIXELS
 
 
 def thought_again(before: Any, after: Any) -> bool:

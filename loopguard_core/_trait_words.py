@@ -21,7 +21,7 @@ MUTATION_WORDS = frozenset(
     sell purchase withdraw invite share grant revoke enable disable reset restart rollback revert undo drop
     truncate register subscribe unsubscribe notify message email mail sms tweet dm issue file escalate resolve
     provision scale migrate import record log charge modify change complete finish trigger spawn kill terminate
-    start stop launch upgrade downgrade rewrite overwrite
+    start stop launch upgrade downgrade rewrite overwrite turn toggle lock unlock dim activate deactivate
     crear enviar actualizar borrar eliminar guardar publicar escribir
     creer envoyer supprimer publier ecrire enregistrer senden erstellen anlegen loeschen speichern schreiben buchen
     criar atualizar apagar salvar inviare""".split()

@@ -122,7 +122,12 @@ class Nature:
             if command is not None and self.program and not command.startswith(self.program):
                 command = f"{self.program} {command}"
             return _of_command(command)
-        return (_of_statement(arguments) if self.statement else None) or _of_deed(arguments) or self.traits
+        return (
+            (_of_statement(arguments) if self.statement else None)
+            or _of_deed(arguments)
+            or self.traits
+            or _ran(arguments)
+        )
 
     def masker(self, traits: Traits) -> Masker:
         """What masks the results of a call with these traits."""
@@ -217,6 +222,12 @@ def _of_deed(arguments: Any) -> Traits | None:
         return None
     words = _plain(deed).split("_")
     return _verb(words, ui=not known.UI_WORDS.isdisjoint(words)) or None
+
+
+def _ran(arguments: Any) -> Traits:
+    """What a command line among the arguments does, where the tool is no shell by its name: `run_on_host`."""
+    command = arguments.get("command") if type(arguments) is dict else None
+    return _of_command(command) if type(command) is str and " " in command else UNKNOWN
 
 
 def _deed(arguments: Any) -> str | None:

@@ -103,6 +103,9 @@ _FOUND_NOTHING = re.compile(
     r'|customers|invoices|transactions|incidents|tasks)"'
     r"\s*:\s*(?:\[\s*\]|\{\s*\}|null|0\b|\"\")"
 )
+# What is counted so while it comes about: pods, replicas, shards, steps.
+_OF_SO_MANY = ("ready", "replicas", "up-to-date", "completions", "progress", "synced", "healthy")
+_SO_MANY = re.compile(r"(?<![\w/.:-])(\d{1,5})/(\d{1,5})(?![\w/.:-])")
 # The states of Slurm's table of jobs, which are two letters there.
 _QUEUE_TABLE = re.compile(r"NODELIST\(REASON\)\s*\n.*\s(?:PD|CF|CG|R)\s")
 _FAILING = re.compile(
@@ -129,12 +132,19 @@ def what_it_says(text: str) -> int:
     ended = _has(_NEEDS_FINISHED, words) and _FINISHED.search(head) is not None
     if "(reason)" in words and _QUEUE_TABLE.search(head):
         return facts | Says.PENDING
+    if "/" in words and "backoff" not in words and _has(_OF_SO_MANY, words) and _part_of(head):
+        return facts | Says.PENDING
     pending = _has(_NEEDS_PENDING, words)
     if pending and (_PENDING_FIELD.search(head) or (short and not ended and _PENDING_TEXT.search(text))):
         facts |= Says.PENDING
     elif ended:
         facts |= Says.FINISHED
     return facts
+
+
+def _part_of(text: str) -> bool:
+    """Whether so many of so many are there, and some are missing: `READY 5/6`."""
+    return any(int(part[1]) < int(part[2]) for part in _SO_MANY.finditer(text))
 
 
 def is_empty(text: str) -> bool:

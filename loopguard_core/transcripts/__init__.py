@@ -31,6 +31,7 @@ from loopguard_core.transcripts._reading import (
     read_recording,
     read_transcript,
 )
+from loopguard_core.transcripts._telling import is_user_turn, recall, speak
 
 __all__ = [
     "LABEL_SUFFIX",
@@ -51,9 +52,12 @@ __all__ = [
     "UserMessage",
     "find_label",
     "guard_for_replay",
+    "is_user_turn",
     "judge",
     "parse_transcript",
     "play",
     "read_recording",
     "read_transcript",
+    "recall",
+    "speak",
 ]

@@ -74,6 +74,11 @@ class AssistantMessage:
     model: str | None = None
     agent: str | None = None
 
+    @property
+    def finish(self) -> str:
+        """Why it ended, also where nobody says so: whether calls follow is known all the same."""
+        return self.finish_reason or ("tool_calls" if self.calls else "stop")
+
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:

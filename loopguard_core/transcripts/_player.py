@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from loopguard_core._guard import LoopGuard
-from loopguard_core._outcome import OWN_WORDS
 from loopguard_core._policy import Policy
 from loopguard_core._session import Session
-from loopguard_core._types import Channel, EndReason, Stop, Verdict
-from loopguard_core.transcripts._model import AssistantMessage, ToolResult, Transcript, UserMessage
-
-_PIECE = 256
-"""Characters fed at once: as a stream, so that one message may draw more than one verdict."""
+from loopguard_core._types import EndReason, Stop, Verdict
+from loopguard_core.transcripts._model import AssistantMessage, ToolResult, Transcript
+from loopguard_core.transcripts._telling import is_summary, is_user_turn, speak
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +39,6 @@ class Replayed:
     stop_round: int | None = None
     answered: int = 0
     told: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-
-
-# What loopguard, or the program around the model, told it in the user's place is no user's word.
-_NOT_THE_USER = (OWN_WORDS, "[system", "<system")
-
-
-# What stands in place of the conversation so far once it was summarised, in the words of the usual programs.
-_SUMMARY = re.compile(
-    r"\A\W{0,3}(?:context|conversation|history|session)(?: (?:was|has been|history))?"
-    r" (?:compact|summari[sz]|condens|truncat)"
-    r"|\A\W{0,3}(?:compacted|summari[sz]ed) (?:context|conversation|history)"
-    r"|\A\W{0,3}(?:\w+ )?summary of (?:the |our |your )?(?:earlier|previous|prior|conversation|session|work|progress)"
-    r"|continued from a previous conversation|produced a summary of its thinking",
-    re.IGNORECASE,
-)
-_HEAD = 400
 
 
 def guard_for_replay(policy: Policy, *, plugins: Iterable[object] = ()) -> LoopGuard:
@@ -97,9 +77,9 @@ def play(transcript: Transcript, guard: LoopGuard) -> Replayed:
             player.assistant(message)
         elif isinstance(message, ToolResult):
             player.result(message)
-        elif _SUMMARY.search(message.content, 0, _HEAD):
+        elif is_summary(message):
             player.compacted()
-        elif isinstance(message, UserMessage) and not message.content.lstrip().startswith(_NOT_THE_USER):
+        elif is_user_turn(message):
             player.user_turn()
     return player.replayed()
 
@@ -166,12 +146,7 @@ class _Player:
         run.messages.append(self._messages)
         if directive.steer:
             self._told[self._messages] = directive.steer
-        self._feed(run, message.reasoning, "reasoning")
-        self._feed(run, message.content, "content")
-        session.feed_text("", "content")  # an empty message is known to be empty
-        # A recording knows whether calls follow, also where it does not say why the message ended.
-        reason = message.finish_reason or ("tool_calls" if message.calls else "stop")
-        self._take(run, (session.end_message(reason),))
+        self._take(run, speak(session, message))
         session.after_model_call(message.model, message.usage)
         if message.calls:
             self._rounds += 1
@@ -212,10 +187,6 @@ class _Player:
             answered=self._messages if self._answered is None else self._answered,
             told=self._told,
         )
-
-    def _feed(self, run: _Run, text: str, channel: Channel) -> None:
-        for start in range(0, len(text), _PIECE):
-            self._take(run, (run.session.feed_text(text[start : start + _PIECE], channel),))
 
     def _take(self, run: _Run, verdicts: Iterable[Verdict | None]) -> None:
         self._verdicts.extend(run.placed(verdict) for verdict in verdicts if verdict is not None)

@@ -12,6 +12,14 @@ from loopguard_core._failures import TRANSIENT, Failure, classify, counts_of, ro
 FAILED: list[Any] = [
     "[sandbox] command not executed: denied by policy rule `no-delete` (request b68babb0). Ask the user.",
     "Call denied by your permissions.",
+    "Permission to use Bash with command npm install lodash@^4 has been denied.",
+    "Request for /etc/shadow was blocked",
+    "Action executed.\nRootWebArea 'Attention Required! | Cloudflare'\n[9] heading 'Sorry, you have been blocked'",
+    {"code": 42210000, "message": "market is closed; order rejected", "request_id": "cc2c5a48"},
+    {"code": "ORDER_REJECTED", "message": "not today"},
+    {"code": -32602, "message": "no such method"},
+    {"fehler": "PERIODE_GESCHLOSSEN", "meldung": "Buchung abgelehnt."},
+    {"erreur": "hors ligne"},
     "InvalidToolArguments: Unterminated string in JSON at position 440. The call was not executed.",
     "AccessDenied: User is not authorized to perform s3:PutObject",
     "botocore.NoSuchBucket: The bucket does not exist",
@@ -100,6 +108,17 @@ FAILED: list[Any] = [
 ]
 FINE: list[Any] = [
     "Accessories: 3 found",
+    "Request log: 3 entries, none refused",
+    "Access points: 4",
+    "Actions: build, test",
+    {"code": 0, "message": "ok"},
+    {"code": 200, "message": "success"},
+    {"code": "SUCCESS", "message": "done"},
+    {"code": "DE", "message": "Germany", "capital": "Berlin"},
+    {"code": True, "message": "x"},
+    {"code": None, "message": "x"},
+    {"code": "", "message": "x"},
+    {"fehler": None, "meldung": "alles gut"},
     "Failover: enabled",
     "InvalidationList (3 entries)",
     "3 of 40 steps were not needed",
@@ -358,6 +377,8 @@ def test_words_are_bounded() -> None:
         "0 replacements made",
         "No changes were made to the file.",
         "nothing to commit, working tree clean",
+        "The apply model made no changes to the file.",
+        "Your proposed edit has new errors.\nERRORS:\n- E999 IndentationError\nYour changes have NOT been applied.",
     ],
 )
 def test_a_change_that_changed_nothing(output: str) -> None:
@@ -365,7 +386,16 @@ def test_a_change_that_changed_nothing(output: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "output", ["edited", "3 replacements made", "File written.\nnot found: none", {"a": 1}, None, ""]
+    "output",
+    [
+        "edited",
+        "3 replacements made",
+        "File written.\nnot found: none",
+        "Applied. It is not the last one.",
+        {"a": 1},
+        None,
+        "",
+    ],
 )
 def test_a_change_that_was_made(output: Any) -> None:
     assert not nothing_done(output)

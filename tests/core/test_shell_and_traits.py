@@ -451,6 +451,30 @@ def test_a_noun_that_is_also_a_verb(name: str, traits: set[str]) -> None:
     assert infer(name).traits == traits
 
 
+@pytest.mark.parametrize(
+    ("arguments", "traits"),
+    [
+        ({"host": "app-01", "command": "sudo /opt/install.sh 5.3.1 && sudo systemctl restart app"}, {"mutates"}),
+        ({"host": "app-01", "command": "systemctl status app"}, {"reads"}),
+        ({"host": "app-01", "command": "pytest -q"}, {"reads", "tests"}),
+        ({"command": "strike match"}, set()),
+        ({"host": "app-01"}, set()),
+    ],
+)
+def test_a_command_line_tells_where_the_tool_is_no_shell_by_its_name(arguments: Any, traits: set[str]) -> None:
+    assert infer("run_on_host").of(arguments) == traits
+
+
+@pytest.mark.parametrize("name", ["HassTurnOff", "turn_on_light", "toggle_switch", "lock_door", "dim_lights"])
+def test_what_switches_things_changes_them(name: str) -> None:
+    assert infer(name).traits == {"mutates"}
+
+
+def test_a_queue_is_a_thing_where_it_ends_a_name() -> None:
+    assert not infer("slurm_queue").starts
+    assert infer("queue_job").starts
+
+
 def test_the_tables_are_as_long_as_they_should_be() -> None:
     assert len(READS + WRITES + SLEEPS + READS_AND_SLEEPS + UNKNOWN + MORE) >= 120
     assert len(" ".join(NAMES.values()).split()) >= 120

@@ -293,6 +293,8 @@ def test_signatures_name_entries_and_not_their_frame() -> None:
         result_signature("1. Tidal power (score 0.83)\n2. Wave power"),
         result_signature("2) Wave power\n3) Tidal power (score 0.7)"),
     )
+    first, second = "Links: https://wage.example/11 and more", "Links: https://wage.example/12 and more"
+    assert not overlap(result_signature(first), result_signature(second)), "a number at the end is part of an address"
     assert overlap(result_signature(""), result_signature([]))
     assert not overlap(result_signature(""), result_signature(one))
     assert result_signature(one) == result_signature(json.loads(one))

@@ -368,6 +368,45 @@ def test_near(one: Any, other: Any, mutates: bool) -> None:
     assert likeness(other, one, mutates=mutates) == "near"
 
 
+@pytest.mark.parametrize("subject", ["Signed Lease", "Signed lease - thank you", "The signed lease!"])
+def test_a_message_with_another_title_that_says_the_same(subject: str) -> None:
+    body = "Dear Ms Krug, please find the signed lease here: https://drive.example/f/lease.pdf Kind regards, Tobias"
+    mail = {"to": "ann", "account": "mine", "subject": "Signed lease", "body": body}
+    assert likeness(mail, {**mail, "subject": subject, "body": body.replace("please find", "here is")}, mutates=True)
+    other = {**mail, "subject": subject + " 12", "body": body.replace("please find", "here is")}
+    assert likeness(mail, other, mutates=True) is None
+
+
+def test_what_an_edit_is_said_to_do_is_no_part_of_it() -> None:
+    edit = {"target_file": "a.vue", "instructions": "I am going to exempt the select.", "code_edit": "if (x) y()"}
+    assert likeness(edit, {**edit, "instructions": "Replace the body."}, mutates=True, writes=True) == "near"
+    assert likeness(edit, {**edit, "code_edit": "if (x) z()"}, mutates=True, writes=True) is None
+
+
+class TestClicksThatMiss:
+    """A click a few pixels beside the last one, after which the screen is as before, is the same step."""
+
+    @staticmethod
+    def clicks(run: Run, step: int, screens: list[str]) -> list[str | None]:
+        found = []
+        for n in range(9):
+            place = [1254 + step * (n % 3), 788 - n] if step < 12 else [step * n, 788]
+            run("computer", {"action": "left_click", "coordinate": place}, "")
+            found.append(run("computer", {"action": "screenshot"}, screens[n % len(screens)]))
+        return actions(found)
+
+    SCREEN = "[screenshot 1280x800] Calc, 'inventory.ods'. No dialog is open. Page {}."
+
+    def test_on_an_unchanged_screen(self) -> None:
+        assert {"steer", "block"} & set(self.clicks(Run({}), 2, [self.SCREEN.format(1)]))
+
+    def test_on_a_screen_that_changes(self) -> None:
+        assert set(self.clicks(Run({}), 2, [self.SCREEN.format(n) for n in range(9)])) <= {None, "observe"}
+
+    def test_elsewhere(self) -> None:
+        assert set(self.clicks(Run({}), 60, [self.SCREEN.format(1)])) <= {None, "observe"}
+
+
 @pytest.mark.parametrize("mutates", [False, True])
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
 def test_different(one: Any, other: Any, mutates: bool) -> None:
