@@ -242,7 +242,7 @@ class SessionModelCalls(SessionText):
             self._effects.failed(escalated=directive.model is not None)
 
     @contained(nothing)
-    def model_call_recalled(self) -> None:
+    def _model_call_recalled(self) -> None:
         """A model call of which a conversation tells succeeded, before this session was there.
 
         What the session had to say was said with it. Nothing is counted and no hook is told: what it used is in no

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, assert_type
 
-from loopguard_core import LoopGuard, Policy, Stop, Surface, ToolCall, Verdict
+from loopguard_core import Decision, LoopGuard, Policy, Session, Stop, Surface, ToolCall, Verdict
 from loopguard_core.report import Reporter, Step, Story, page
 from loopguard_core.testing import (
     ChatRequest,
@@ -54,11 +54,14 @@ from loopguard_core.transcripts import (
     UserMessage,
     find_label,
     guard_for_replay,
+    is_user_turn,
     judge,
     parse_transcript,
     play,
     read_recording,
     read_transcript,
+    recall,
+    speak,
 )
 
 
@@ -97,6 +100,15 @@ def replay(path: str) -> Replayed | None:
         assert judgement.result in PASSED
         assert LABEL_SUFFIX
     return replayed
+
+
+def take_up(session: Session, messages: Sequence[Message], answer: AssistantMessage) -> bool:
+    for message in messages:
+        assert_type(is_user_turn(message), bool)
+        assert_type(recall(session, message), list[Decision])
+    assert_type(list(speak(session, answer)), list[Verdict])
+    assert_type(answer.finish, str)
+    return session.stop is not None
 
 
 def report(path: str) -> str:
