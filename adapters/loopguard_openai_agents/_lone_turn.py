@@ -75,7 +75,10 @@ class LoneTurn(Turn):
         settled = response if response is None else await self._settled(response)
         if settled is None or settled is response:
             return [event]
-        return [events.text_delta(translate.said(settled.output)), events.replaced(event, settled.output)]
+        end = events.replaced(event, settled.output)
+        with self.run.guard.faults.contained("openai_agents the closing message"):
+            return [events.text_delta(translate.said(settled.output)), end]
+        return [end]
 
     async def _count(self, response: ModelResponse) -> None:
         self.run.end_message(response)

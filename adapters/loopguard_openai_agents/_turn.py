@@ -39,6 +39,8 @@ class Turn:
         self._received: list[str] = []
         self._said: list[str] = []
         self._cut_by: Verdict | None = None
+        # Once: it is entered for every piece.
+        self._reading = run.guard.faults.contained("openai_agents reading a stream")
 
     async def respond(self) -> ModelResponse:
         """The response, of whichever model gives it in the end."""
@@ -126,7 +128,9 @@ class Turn:
         if channel is None:
             return False
         self.run.read = True
-        return self._cuts(str(getattr(event, "delta", "")), channel)
+        with self._reading:
+            return self._cuts(str(getattr(event, "delta", "")), channel)
+        return False
 
     def _read_whole(self, response: ModelResponse) -> bool:
         """The same for a response that came in one piece."""
