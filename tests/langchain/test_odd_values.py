@@ -310,23 +310,33 @@ def test_a_handler_lets_go_of_every_run_whatever_cannot_be_read(way, name, monke
     loop_is_seen(with_handler, way, {})
 
 
-@both_ways
-def test_a_handler_lets_go_of_a_run_that_could_not_be_judged(way, monkeypatch):
-    seen, model = watched(), ScriptedModel(script=lambda m, _n: Say("done") if len(m) > 9 else Say("", (call(),)))
-    agent, config = with_handler(model, Counted().tool, seen.guard)
+def test_a_handler_lets_go_of_calls_that_could_not_be_judged(monkeypatch):
+    """In a loop written by hand nothing around a model call ends later."""
+    guard = watched().guard
+    handler, model = LoopGuardCallbackHandler(guard), ScriptedModel(script=deaf())
     monkeypatch.setattr(translate, "calls_of", broken)
-    assert run(agent, ask(), way, config)["messages"][-1].text == "done"
-    assert len(config["callbacks"][0]._tree) == 0
-    assert seen.live == 0
+    for _ in range(5):
+        model.invoke("Find it.", {"callbacks": [handler]})
+    assert guard.faults.counts == {"LoopGuardCallbackHandler.on_llm_end": 5}
+    assert len(handler._tree) == 0
 
 
 # -- estimates -------------------------------------------------------------------------------------------------------
 
 
+def sized(length):
+    """Tokens of a tool that is gone when this returns, so that the next one may get its place."""
+    return text.sent_tokens([], [{"d": "x" * length}])
+
+
 def test_tools_that_come_one_after_another_in_the_same_place_are_told_apart():
     for length in (30, 30_000, 300):
-        assert length // 3 < text.sent_tokens([], [{"d": "x" * length}]) < length // 3 + 10
+        assert length // 3 < sized(length) < length // 3 + 10
         tool = Counted(name="lookup").tool
         tool.description = "x" * length
         assert length // 3 < text.sent_tokens([], [tool]) < length // 3 + 100
         del tool
+
+
+def test_requests_with_tools_of_their_own_are_told_apart():
+    assert [sized(length) for length in (30, 30_000, 300)] == [13, 10_003, 103]
