@@ -24,6 +24,7 @@ from loopguard_core._hookspec import hookimpl
 from loopguard_core._key_limit import is_key_limit
 from loopguard_core._ladder import Ladder
 from loopguard_core._policy import Policy
+from loopguard_core._policy_file import resolve_policy
 from loopguard_core._session import Session
 from loopguard_core._surface import Surface
 from loopguard_core._token_sizes import TokenSizes
@@ -72,6 +73,7 @@ __all__ = [
     "hookimpl",
     "inside",
     "is_key_limit",
+    "resolve_policy",
 ]
 
 

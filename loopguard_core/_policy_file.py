@@ -83,7 +83,7 @@ def find_policy(start: Path | None = None) -> Path | None:
 
 
 def resolve_policy(value: Policy | Mapping[str, Any] | str | os.PathLike[str] | None = None) -> Policy:
-    """The policy for whatever a user may hand over. Whoever uses it then calls `apply_environment`, once.
+    """The policy for whatever a user may hand over, before `LOOPGUARD_ENABLED` is asked, which a `LoopGuard` does.
 
     Args:
         value: A policy; a mapping with its keys; a path, as a string only with a suffix or a slash; a preset's

@@ -14,7 +14,7 @@ from loopguard_core import Usage
 from loopguard_core.transcripts import TranscriptError
 from loopguard_gateway._charge import Charge
 from loopguard_gateway._coding import decoded
-from loopguard_gateway._errors import Refused, upstream_trouble
+from loopguard_gateway._errors import ProviderError, Refused, upstream_trouble
 from loopguard_gateway._passed import cleaned, returned, whole
 from loopguard_gateway._streaming import Relay
 from loopguard_gateway._tokens import reported, sent_tokens
@@ -118,9 +118,11 @@ class Call:
         await self._charge.release()
         if not self._watched:
             return Turned(failed=True)
-        exchange.watch.failed()
-        if exchange.refusals:
+        if exchange.refusals:  # the client gets what was kept back, and its next request meets the error itself
+            exchange.watch.failed()
             return Turned(failed=True)
+        text = decoded(body, response.headers.get("content-encoding", ""), exchange.gateway.settings.max_answer)
+        exchange.watch.failed(ProviderError(response.status_code, text))
         await returned(exchange.gateway, exchange.client, response, body, exchange.marks)
         return "upstream_error"
 

@@ -13,13 +13,14 @@ agent, a summarised history) into one run: they share its limits on cost, tokens
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from loopguard_core import Channel, Decision, LoopGuard, Session, Verdict
-from loopguard_core.transcripts import AssistantMessage, Message, ToolResult, UserMessage
+from loopguard_core import Decision, LoopGuard, Session
+from loopguard_core.transcripts import AssistantMessage, Message, ToolResult, UserMessage, is_user_turn, recall
 from loopguard_gateway._surfaces import GATEWAY
 
 IDLE = 3600.0
@@ -27,12 +28,9 @@ IDLE = 3600.0
 
 _MOST_MESSAGES = 10_000
 _MOST_VALUES = 50_000
-_MOST_TEXT = 8 * 1024 * 1024
+MOST_TEXT = 8 * 1024 * 1024
 """How large a conversation may be that is read, beyond what any model reads: to read takes up to a second then, in
 which nobody else is served."""
-_PIECE = 256
-_NOT_THE_USER = ("[loopguard]", "[system", "<system")
-"""What programs say in the user's place, as `loopguard replay` has it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +55,24 @@ class Conversation:
     places: tuple[bytes, ...] = ()
     used: float = field(default_factory=time.monotonic)
 
+    def note(self, message: AssistantMessage, decisions: Sequence[Decision]) -> None:
+        """A response, and what was made of its calls."""
+        self.over = not message.calls
+        if any(decision.streak > 1 or decision.verdict is not None for decision in decisions):
+            self.suspicious = True
+
+
+_Name = tuple[str, str]
+"""A client's key, and the name it gave a run."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A named run: its session, around those of its conversations, and when it was last used."""
+
+    session: Session
+    used: float
+
 
 class Conversations:
     """The conversations of one process. Used on the event loop alone.
@@ -73,7 +89,8 @@ class Conversations:
         self._clock = clock
         self._found: dict[bytes, Conversation] = {}
         self._kept: OrderedDict[int, Conversation] = OrderedDict()  # the one used longest ago first
-        self._runs: OrderedDict[tuple[str, str], tuple[Session, float]] = OrderedDict()
+        self._runs: OrderedDict[_Name, _Run] = OrderedDict()  # likewise
+        self._served: Counter[_Name] = Counter()  # requests of each named run that are being served
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -121,19 +138,46 @@ class Conversations:
                 break
             self.drop(oldest)
         while self._runs:
-            session, used = next(iter(self._runs.values()))
-            if used > idle and len(self._runs) <= self._most:
+            name, run = next(iter(self._runs.items()))
+            if run.used > idle and len(self._runs) - len(self._served) <= self._most:
                 break
-            self._runs.popitem(last=False)
-            session.end()
+            if name in self._served:
+                self._touch(name)
+            else:
+                self._runs.popitem(last=False)
+                run.session.end()
 
     def close(self) -> None:
         """All of them are over."""
         for conversation in list(self._kept.values()):
             self.drop(conversation)
-        for session, _ in self._runs.values():
-            session.end()
+        for run in self._runs.values():
+            run.session.end()
         self._runs.clear()
+
+    # -- named runs --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def serving(self, key: str, run: str | None) -> Iterator[None]:
+        """A request is being served: the run it belongs to is in use, and lives on."""
+        if run is None:
+            yield
+            return
+        name = (key, run)
+        self._served[name] += 1
+        self._touch(name)
+        try:
+            yield
+        finally:
+            self._touch(name)
+            self._served[name] -= 1
+            if not self._served[name]:
+                del self._served[name]
+
+    def _touch(self, name: _Name) -> None:
+        if name in self._runs:
+            self._runs.move_to_end(name)
+            self._runs[name].used = self._clock()
 
     # -- beginning ---------------------------------------------------------------------------------------------
 
@@ -144,25 +188,30 @@ class Conversations:
             conversation = Conversation(self._guard.session(surface=GATEWAY))
             feed(conversation, messages)
             return conversation
-        # What the history holds was counted on the run when it happened, and is not counted twice.
-        reading = Conversation(self._guard.session(surface=GATEWAY))
+        # What the history holds was counted on the run when it happened, and is not counted twice: it is read outside
+        # of it. The session has the same id before and after, so that hooks know it by one name, and hear of its end.
+        reading = Conversation(self._guard.session(surface=GATEWAY, framework_run_id=run))
+        session_id = reading.session.id
         feed(reading, messages)
         state = reading.session.save()
-        self._guard.discard(reading.session.id)
-        reading.session = self._guard.session(parent=outer, state=state, surface=GATEWAY, framework_run_id=run)
+        self._guard.discard(session_id)
+        reading.session = self._guard.session(
+            session_id, parent=outer, state=state, surface=GATEWAY, framework_run_id=run
+        )
         return reading
 
     def _run(self, key: str, run: str) -> Session:
-        known = self._runs.pop((key, run), None)
-        session = self._guard.session(surface=GATEWAY, framework_run_id=run) if known is None else known[0]
-        self._runs[key, run] = (session, self._clock())
-        return session
+        known = self._runs.get((key, run))
+        if known is None:
+            session = self._guard.session(surface=GATEWAY, framework_run_id=run)
+            known = self._runs[key, run] = _Run(session, self._clock())
+        return known.session
 
 
 def too_large(items: Sequence[Any]) -> bool:
     """Whether a conversation is larger than any that a model could have had."""
     values, text, rest = 0, 0, list(items)
-    while rest and values <= _MOST_VALUES and text <= _MOST_TEXT:
+    while rest and values <= _MOST_VALUES and text <= MOST_TEXT:
         value = rest.pop()
         if isinstance(value, str):
             text += 0 if value.startswith("data:image/") else len(value)
@@ -172,7 +221,7 @@ def too_large(items: Sequence[Any]) -> bool:
         elif isinstance(value, list):
             values += 1
             rest += value
-    return len(items) > _MOST_MESSAGES or bool(rest) or values > _MOST_VALUES or text > _MOST_TEXT
+    return len(items) > _MOST_MESSAGES or bool(rest) or values > _MOST_VALUES or text > MOST_TEXT
 
 
 def run_begins(messages: Sequence[Message], *, over: bool) -> int | None:
@@ -185,7 +234,7 @@ def run_begins(messages: Sequence[Message], *, over: bool) -> int | None:
     begins: int | None = None
     for place, message in enumerate(messages, 1):
         if isinstance(message, UserMessage):
-            if over and not message.content.lstrip().startswith(_NOT_THE_USER):
+            if over and is_user_turn(message):
                 begins = place
         elif isinstance(message, AssistantMessage):
             over = not message.calls
@@ -196,40 +245,7 @@ def run_begins(messages: Sequence[Message], *, over: bool) -> int | None:
 
 def feed(conversation: Conversation, messages: Sequence[Message]) -> None:
     """Let a session read messages that are already said and done."""
-    session = conversation.session
     for message in messages:
-        if isinstance(message, ToolResult):
-            session.record_result(message.call_id, message.output, message.is_error)
-        elif isinstance(message, UserMessage):
-            if not message.content.lstrip().startswith(_NOT_THE_USER):
-                session.user_turn()
-        elif isinstance(message, AssistantMessage):
-            session.before_model_call(message.model)
-            speak(session, message)
-            note_round(conversation, message)
-
-
-def speak(session: Session, message: AssistantMessage) -> list[Verdict]:
-    """A whole response, in pieces as a stream would bring it; what was found in it."""
-    found: list[Verdict | None] = []
-    texts: tuple[tuple[Channel, str], ...] = (("reasoning", message.reasoning), ("content", message.content))
-    for channel, text in texts:
-        pieces = (text[begin : begin + _PIECE] for begin in range(0, min(len(text), _MOST_TEXT), _PIECE))
-        found += [session.feed_text(piece, channel) for piece in pieces]
-    session.feed_text("", "content")  # an empty message is known to be empty
-    found.append(session.end_message(finish_of(message)))
-    return [verdict for verdict in found if verdict is not None]
-
-
-def finish_of(message: AssistantMessage) -> str:
-    """Why a message ended, also where nobody said so."""
-    return message.finish_reason or ("tool_calls" if message.calls else "stop")
-
-
-def note_round(conversation: Conversation, message: AssistantMessage) -> list[Decision]:
-    """Judge the calls of a response."""
-    conversation.over = not message.calls
-    decisions = conversation.session.begin_round(message.calls) if message.calls else []
-    if any(decision.streak > 1 or decision.verdict is not None for decision in decisions):
-        conversation.suspicious = True
-    return decisions
+        decisions = recall(conversation.session, message)
+        if isinstance(message, AssistantMessage):
+            conversation.note(message, decisions)

@@ -50,6 +50,20 @@ class Refused(Exception):  # noqa: N818  # an answer, and no fault
         return json.dumps({"error": self.error()}).encode()
 
 
+class ProviderError(Exception):
+    """What a provider answered in place of a response, in the form `loopguard_core.is_key_limit` reads.
+
+    Attributes:
+        status_code: HTTP status.
+        body: The answer's body; None where it cannot be read.
+    """
+
+    def __init__(self, status_code: int, body: bytes | None) -> None:
+        super().__init__(f"HTTP {status_code}")
+        self.status_code = status_code
+        self.body = body
+
+
 def unauthorized() -> Refused:
     """No key of this gateway was shown."""
     text = "this gateway asks for a key of its own (lg-...), which `loopguard key create NAME` makes, as a bearer token"

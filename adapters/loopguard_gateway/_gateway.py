@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from loopguard_core import LoopGuard, PolicyLike, Usage, as_guard
+from loopguard_core import LoopGuard, Policy, PolicyLike, Usage, resolve_policy
 from loopguard_gateway._conversations import Conversations
 from loopguard_gateway._errors import busy
 from loopguard_gateway._metrics import Metrics
@@ -32,13 +32,12 @@ class Gateway:
     """
 
     def __init__(self, policy: LoopGuard | PolicyLike, settings: Settings) -> None:
-        guard = as_guard(policy)
-        if guard is policy and guard.policy.key is not None:
+        rules = policy.policy if isinstance(policy, LoopGuard) else resolve_policy(policy)
+        if isinstance(policy, LoopGuard) and rules.key is not None:
             raise SettingsError("policy: give the policy, not a guard that spends on its key: the gateway counts money")
         self.settings = settings
-        self.till = Till(settings.store, guard.policy, settings.hold_ttl)
-        # The gateway itself holds and counts money: a session that did so too would count it twice.
-        self.guard = guard if guard.policy.key is None else LoopGuard(guard.policy.model_copy(update={"key": None}))
+        self.till = Till(settings.store, rules, settings.hold_ttl)
+        self.guard = policy if isinstance(policy, LoopGuard) else LoopGuard(_for_sessions(rules))
         self.guard.attach(GATEWAY)
         self.upstream = Upstream(settings)
         self.metrics = Metrics()
@@ -89,3 +88,14 @@ class Gateway:
         await self.till.close()
         await self.guard.adrain()
         self.guard.close()
+
+
+def _for_sessions(policy: Policy) -> Policy:
+    """A policy without what the gateway itself does: a session that held and counted money too would count it twice."""
+    for hazard in policy.hazards():
+        if hazard.startswith("key."):  # nobody else says it once the key is gone
+            _log.warning("policy: %s", hazard)
+    limits = policy.limits
+    if limits.cost is None:  # of sessions nothing is priced then, and the guard would say that `unpriced` does nothing
+        limits = limits.model_copy(update={"unpriced": "warn"})
+    return policy.model_copy(update={"key": None, "limits": limits})

@@ -82,11 +82,12 @@ class Proxy:
         share.give(most - containers(body) * PART_BYTES)
         asked = wire.asked(body)
         watch = Watch(gateway.guard, gateway.conversations, gateway.metrics, wire, asked, key, run)
-        try:
-            watch.find()
-            return await Exchange(gateway, client, share, wire, asked, watch, target, key, raw).run()
-        finally:
-            watch.close()
+        with gateway.conversations.serving(key, run):
+            try:
+                watch.find()
+                return await Exchange(gateway, client, share, wire, asked, watch, target, key, raw).run()
+            finally:
+                watch.close()
 
 
 async def _unless_gone(client: Client, answer: Callable[[], Awaitable[str]]) -> str:

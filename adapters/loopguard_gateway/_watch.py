@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from loopguard_core import Action, Channel, Directive, EndReason, LoopGuard, Stop, Usage, Verdict
-from loopguard_core.transcripts import TranscriptError
+from loopguard_core.transcripts import AssistantMessage, TranscriptError, speak
 from loopguard_gateway import _links
 from loopguard_gateway._contained import contained
-from loopguard_gateway._conversations import (
-    Conversation,
-    Conversations,
-    feed,
-    finish_of,
-    note_round,
-    run_begins,
-    speak,
-    too_large,
-)
+from loopguard_gateway._conversations import MOST_TEXT, Conversation, Conversations, feed, run_begins, too_large
 from loopguard_gateway._metrics import Metrics
 from loopguard_gateway._tokens import UNKNOWN_CONTEXT
 from loopguard_gateway._wire import Asked, Said, Wire
@@ -120,7 +111,7 @@ class Watch:
             raise
         begins = run_begins(new, over=conversation.over)
         if begins is not None:
-            conversation.session.end()
+            self._conversations.drop(conversation)
             tokens = conversation.tokens
             conversation = self._conversations.begin(self._key, self._run, new[begins:])
             conversation.tokens = tokens
@@ -175,9 +166,19 @@ class Watch:
         return verdict
 
     def failed(self, error: BaseException | None = None) -> None:
-        """The model call failed; the client may try again."""
-        if self._conversation is not None:
-            self._conversation.session.model_call_failed(error)
+        """The model call failed; the client may try again.
+
+        A provider that says that a spending limit is reached ends the run. It is not remembered: whether there is money
+        again is the provider's to say, so the same request is a new run and is sent to it.
+        """
+        conversation = self._conversation
+        if conversation is None:
+            return
+        conversation.session.model_call_failed(error)
+        stop = conversation.session.stop
+        if stop is not None and stop.reason == "key_limit":
+            self.end()
+        else:
             self._put(())
 
     def judge(self, said: Said, usage: Usage, *, streamed: bool) -> Judged:
@@ -192,13 +193,15 @@ class Watch:
         session, message = conversation.session, said.message
         if streamed:
             session.feed_text("", "content")  # an empty message is known to be empty
-            verdict = session.end_message("length" if said.cut else finish_of(message))
+            verdict = session.end_message("length" if said.cut else message.finish)
             found = [] if verdict is None else [verdict]
         else:
-            found = speak(session, message)
+            found = list(speak(session, _bounded(message)))
         session.after_model_call(said.model or self._asked.model, usage)
         conversation.tokens = usage.total_tokens or conversation.tokens
-        decisions = [] if said.cut else note_round(conversation, message)
+        decisions = [] if said.cut else session.begin_round(message.calls)
+        if not said.cut:
+            conversation.note(message, decisions)
         found += [one.verdict for one in decisions if one.verdict is not None and not one.duplicate]
         for verdict in found:
             self._note(verdict)
@@ -285,3 +288,7 @@ class Watch:
             verdict.detector,
             verdict.streak,
         )
+
+
+def _bounded(message: AssistantMessage) -> AssistantMessage:
+    return replace(message, content=message.content[:MOST_TEXT], reasoning=message.reasoning[:MOST_TEXT])

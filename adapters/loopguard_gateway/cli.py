@@ -13,14 +13,14 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
-from loopguard_core import LoopGuardError, as_guard
+from loopguard_core import LoopGuardError, Policy, resolve_policy
 from loopguard_core.keys import DEFAULT_STORE, open_ledger
 from loopguard_gateway._metrics import SHARED
 from loopguard_gateway._settings import Settings, SettingsError
@@ -45,11 +45,11 @@ def command(argv: Sequence[str]) -> int:
         The exit status: 0, or 2 if it could not start.
     """
     args = _parser().parse_args(argv)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("loopguard").setLevel(args.log_level.upper())
+    _log_from(args.log_level)
     try:
-        told = _told(args)
-        _settings(told)
+        policy = resolve_policy(None if args.policy is None else Path(args.policy))
+        told = _told(args, policy)
+        app = create_app(policy, upstream=_settings(told))  # workers make their own; this shows that they can
         taken = _bound(args.host, args.port)
     except (LoopGuardError, OSError) as error:
         print(f"loopguard gateway: {error}", file=sys.stderr)
@@ -58,7 +58,7 @@ def command(argv: Sequence[str]) -> int:
         os.environ[_TOLD] = json.dumps(told)
         if args.workers > 1:
             os.environ[SHARED] = figures  # read when a worker starts
-        return _serve(args, taken)
+        return _serve(args, taken, app)
 
 
 def app_from_environment() -> Starlette:
@@ -67,7 +67,10 @@ def app_from_environment() -> Starlette:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), name="loopguard-parent", daemon=True).start()
-    return create_app(told["policy"], upstream=_settings(told))
+    _log_from("error")  # what there is to say of the policy, the command has said
+    app = create_app(told["policy"], upstream=_settings(told))
+    _log_from(told["log_level"])
+    return app
 
 
 def _end_with(parent: int) -> None:
@@ -76,12 +79,16 @@ def _end_with(parent: int) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def _serve(args: argparse.Namespace, taken: socket.socket) -> int:
+def _log_from(level: str) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("loopguard").setLevel(level.upper())
+
+
+def _serve(args: argparse.Namespace, taken: socket.socket, app: Starlette) -> int:
     port = taken.getsockname()[1]
     shown = f"[{args.host}]" if ":" in args.host else args.host
     print(f"loopguard gateway: http://{shown}:{port}/v1 -> {args.upstream}", file=sys.stderr, flush=True)
     options: dict[str, Any] = {
-        "factory": True,
         "http": "h11",  # bounds the head of a request; httptools, which is taken where it is installed, does not
         "log_level": args.log_level,
         "access_log": False,
@@ -94,20 +101,15 @@ def _serve(args: argparse.Namespace, taken: socket.socket) -> int:
         "backlog": _BACKLOG,
     }
     if args.workers > 1:
-        uvicorn.run(_APP, fd=taken.fileno(), workers=args.workers, **options)
+        uvicorn.run(_APP, factory=True, fd=taken.fileno(), workers=args.workers, **options)
         return 0
-    server = uvicorn.Server(uvicorn.Config(_APP, **options))
+    server = uvicorn.Server(uvicorn.Config(app, **options))
     server.run(sockets=[taken])
     return 0 if server.started else _FAILED
 
 
-def _told(args: argparse.Namespace) -> dict[str, object]:
+def _told(args: argparse.Namespace, policy: Policy) -> dict[str, Any]:
     """What the command was told, checked as far as it can be without serving."""
-    if args.policy is not None:
-        policy = as_guard(Path(args.policy)).policy
-        told = str(Path(args.policy).absolute())
-    else:
-        policy, told = as_guard(None).policy, None
     if not 0 <= args.port <= _MAX_PORT:
         raise SettingsError(f"--port {args.port}: must be from 0, which takes a free one, to {_MAX_PORT}")
     if args.workers < 1:
@@ -122,11 +124,17 @@ def _told(args: argparse.Namespace) -> dict[str, object]:
             file=sys.stderr,
         )
     open_ledger(store).close()
-    shown = {"policy": told, "upstream": args.upstream, "key_env": args.upstream_key_env, "store": store}
-    return {**shown, "ask_usage": args.ask_usage}
+    return {
+        "policy": None if args.policy is None else str(Path(args.policy).absolute()),
+        "upstream": args.upstream,
+        "key_env": args.upstream_key_env,
+        "store": store,
+        "ask_usage": args.ask_usage,
+        "log_level": args.log_level,
+    }
 
 
-def _settings(told: dict[str, object]) -> Settings:
+def _settings(told: Mapping[str, Any]) -> Settings:
     name = told["key_env"]
     key = None
     if name is not None:

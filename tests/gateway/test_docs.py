@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from loopguard_gateway import Settings
-from loopguard_gateway._conversations import _MOST_MESSAGES, _MOST_TEXT, _MOST_VALUES
+from loopguard_gateway._conversations import _MOST_MESSAGES, _MOST_VALUES, MOST_TEXT
 from loopguard_gateway._request import MAX_PARTS
 from loopguard_gateway.cli import command
 
@@ -36,4 +36,4 @@ def test_defaults_are_as_said():
     assert f"{settings.max_memory // 1024**3} GiB of memory" in DOC
     assert f"more than {settings.max_answer // 1024**2} MiB in" in DOC
     assert f"{MAX_PARTS:,} brackets and commas" in DOC
-    assert f"{_MOST_MESSAGES:,} messages, {_MOST_VALUES:,} objects, {_MOST_TEXT // 1024**2} MiB of text" in DOC
+    assert f"{_MOST_MESSAGES:,} messages, {_MOST_VALUES:,} objects, {MOST_TEXT // 1024**2} MiB of text" in DOC

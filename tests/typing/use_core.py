@@ -35,6 +35,7 @@ from loopguard_core import (
     fingerprint,
     inside,
     is_key_limit,
+    resolve_policy,
 )
 from loopguard_core.session_store import SessionStore, open_session_store
 
@@ -55,6 +56,7 @@ def make() -> LoopGuard:
 
 
 def policies() -> None:
+    assert_type(resolve_policy(None), Policy)
     try:
         policy = Policy.from_file("loopguard.toml")
     except PolicyError as error:
