@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackManager
 from langgraph.config import get_config
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime
 
-from loopguard_core import EndReason, LoopGuard, Session, current_session
+from loopguard_core import EndReason, LoopGuard, LoopGuardStop, Session, current_session
 from loopguard_langchain._surfaces import MIDDLEWARE
 from loopguard_langchain.callback import LoopGuardCallbackHandler
 
@@ -163,6 +166,26 @@ class Invocations:
     def waits(self, run: Run) -> bool:
         """Whether a resumed run still has to be written into the graph's state."""
         return self._resumed.get(run.key) is run
+
+    def over(self, run: Run) -> None:
+        """The run has come to its end."""
+        run.session.end()
+        self.forget(run)
+
+    @contextmanager
+    def leaving(self, run: Run) -> Iterator[None]:
+        """Around whatever may end a run by an exception, or have it wait for a human."""
+        try:
+            yield
+        except BaseException as error:
+            with self._guard.faults.contained("the end of a run"):
+                if isinstance(error, GraphInterrupt):
+                    run.session.pause()
+                    run.session.end()
+                elif not isinstance(error, GraphBubbleUp) or isinstance(error, LoopGuardStop):
+                    run.session.end(error=error, may_go_on=True)
+                self.forget(run)
+            raise
 
     def forget(self, run: Run) -> None:
         """The run is written there, or is over before it was."""

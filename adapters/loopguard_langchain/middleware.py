@@ -7,8 +7,7 @@ round costs no extra superstep. Refused calls are turned away where they would r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal, NotRequired
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
@@ -22,12 +21,10 @@ from langchain.agents.middleware.types import (
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.channels.untracked_value import UntrackedValue
-from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
 from loopguard_core import LoopGuard, PolicyLike, Stop, as_guard, inside
-from loopguard_core import LoopGuardStop as CoreStop
 from loopguard_langchain import _rounds as rounds
 from loopguard_langchain import _translate as translate
 from loopguard_langchain._contained import contained
@@ -114,8 +111,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         if not self.guard.enabled:
             return None
         run = self._invocations.of(state, runtime)
-        run.session.end()
-        self._invocations.forget(run)
+        self._invocations.over(run)
         if run.session.stop is not None and self._how == "raise":
             raise LoopGuardStop(run.session.stop)
         return None
@@ -136,7 +132,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         run = self._next_call(request)
         if run is None:
             return ExtendedModelResponse(handler(request))
-        with self._leaving(run):
+        with self._invocations.leaving(run):
             call = self._call(run, request)
             while True:
                 directive = run.session.before_model_call(*call.asked_for)
@@ -165,7 +161,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         run = self._next_call(request)
         if run is None:
             return ExtendedModelResponse(await handler(request))
-        with self._leaving(run):
+        with self._invocations.leaving(run):
             call = self._call(run, request)
             while True:
                 directive = await run.session.abefore_model_call(*call.asked_for)
@@ -280,7 +276,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         run, refusal = asked
         if refusal is not None:
             return refusal
-        with self._leaving(run), inside(run.session):
+        with self._invocations.leaving(run), inside(run.session):
             result = handler(request)
         self._returned(run, result)
         return result
@@ -295,7 +291,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
         run, refusal = asked
         if refusal is not None:
             return refusal
-        with self._leaving(run), inside(run.session):
+        with self._invocations.leaving(run), inside(run.session):
             result = await handler(request)
         self._returned(run, result)
         return result
@@ -311,28 +307,7 @@ class LoopGuardMiddleware(AgentMiddleware[LoopGuardState, Any, Any]):
     @contained
     def _returned(self, run: Run, result: ToolMessage | Command[Any]) -> None:
         if rounds.hands_over(result):
-            run.session.end()
-            self._invocations.forget(run)
-
-    # -- leaving -----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _leaving(self, run: Run) -> Iterator[None]:
-        """Around whatever may end the run by an exception, or have it wait for a human."""
-        try:
-            yield
-        except BaseException as error:
-            self._left(run, error)
-            raise
-
-    @contained
-    def _left(self, run: Run, error: BaseException) -> None:
-        if isinstance(error, GraphInterrupt):
-            run.session.pause()
-            run.session.end()
-        elif not isinstance(error, GraphBubbleUp) or isinstance(error, CoreStop):
-            run.session.end(error=error, may_go_on=True)
-        self._invocations.forget(run)
+            self._invocations.over(run)
 
 
 def _as_it_is(response: ModelResponse[Any] | None) -> ExtendedModelResponse[Any]:
