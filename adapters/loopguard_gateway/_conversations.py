@@ -173,6 +173,7 @@ class Conversations:
             self._served[name] -= 1
             if not self._served[name]:
                 del self._served[name]
+            self._tidy()  # also where no conversation is kept
 
     def _touch(self, name: _Name) -> None:
         if name in self._runs:

@@ -107,6 +107,39 @@ def test_a_port_that_is_taken(capsys):
     assert f"--port {port}: cannot be used (Address already in use)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_hardly_can_be_meant_is_said_once(tmp_path, workers):
+    """However many processes read the policy, and whether sessions or the gateway itself carry it out."""
+    policy = tmp_path / "loopguard.toml"
+    policy.write_text(
+        '[limits]\nreserve = true\nunpriced = 15.00\n[key]\nname = "all"\nreset = "daily"\nstore = "sqlite:///k.db"\n',
+        encoding="utf-8",
+    )
+    policy.chmod(0o666)
+    words = ["--upstream", "http://127.0.0.1:9/v1", "--port", "0", "--policy", str(policy), "--workers", workers]
+    said, started = [], 0
+    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            said.append(line)
+            started += "Application startup complete" in line
+            if started == int(workers):
+                process.send_signal(signal.SIGTERM)
+                started = -1
+    hazards = [line.partition(" WARNING ")[2] for line in said if " WARNING " in line]
+    assert [line.split(":")[1].strip() for line in hazards if line.startswith("policy: ")] == [
+        "key.reset",
+        "limits.reserve",
+    ]
+    assert len([line for line in hazards if "can be written by other users" in line]) == 1
+    assert len([line for line in said if " INFO The gateway spends on keys in " in line]) == int(workers)
+
+
+def test_a_plugin_that_cannot_be_used_is_named(capsys, tmp_path):
+    (tmp_path / "loopguard.toml").write_text('plugins = ["nobody-has-this"]\n', encoding="utf-8")
+    assert main(["gateway", "--upstream", "https://x/v1", "--workers", "2"]) == 2
+    assert "nobody-has-this" in capsys.readouterr().err
+
+
 # -- one process -------------------------------------------------------------------------------------------------------
 
 

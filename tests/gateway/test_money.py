@@ -9,9 +9,9 @@ import httpx
 import openai
 import pytest
 from loopguard_gateway._till import Till, _Owed
-from loopguard_gateway_kit import MODEL, Answer, Reset, chat, eventually, prose, responses
+from loopguard_gateway_kit import MODEL, Answer, Reset, calls, chat, eventually, prose, responses, zipped
 
-from loopguard_core import Policy, is_key_limit
+from loopguard_core import LoopGuard, Policy, is_key_limit
 from loopguard_core.keys import open_keyring, open_ledger
 from loopguard_core.testing import Reply
 
@@ -232,6 +232,78 @@ def test_an_error_costs_nothing(gateway, status):
     _, served = gateway(lambda _: Answer([b'{"error": {}}'], status))
     assert post(served).status_code == status
     assert served.settled().spent == 0
+
+
+LIMITED = {
+    "error": {"code": 402, "message": "Key limit exceeded", "metadata": {"limit_source": "openrouter_key_limit"}}
+}
+
+
+def limited(asked):
+    """The provider's own limit is reached, said in whichever coding the client reads."""
+    body = json.dumps(LIMITED).encode()
+    if "gzip" not in asked.headers["accept-encoding"]:
+        return Answer([body], 402)
+    return Answer([zipped(body)], 402, headers={"content-encoding": "gzip"})
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAMED], ids=["whole", "streamed"])
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+def test_a_providers_own_key_limit_ends_the_run(gateway, body, coding):
+    """Each time it says so, and to the client as it said it: there may be money again, and the provider knows."""
+    ended = []
+    provider, served = gateway(limited, LoopGuard(on_end=ended.append))
+    for times in (1, 2):
+        response = post(served, body, headers={"accept-encoding": coding})
+        assert (response.status_code, response.json()) == (402, LIMITED)
+        assert [event.reason for event in ended] == ["key_limit"] * times
+    provider.answer = HELLO
+    assert "Hello." in post(served, CHAT).json()["choices"][0]["message"]["content"]
+    assert len(provider.requests) == 3
+    assert served.metric('loopguard_gateway_ended_runs_total{reason="key_limit"}') == 2
+    assert served.settled().spent < Decimal("0.01")
+
+
+@pytest.mark.parametrize("source", [None, "somebody_elses"])
+def test_any_other_402_ends_no_run(gateway, source):
+    ended = []
+    metadata = {} if source is None else {"metadata": {"limit_source": source}}
+    _, served = gateway(
+        lambda _: Answer([json.dumps({"error": {"code": 402, **metadata}}).encode()], 402),
+        LoopGuard(on_end=ended.append),
+    )
+    assert post(served).status_code == 402
+    assert not ended
+
+
+def test_a_providers_own_key_limit_ends_a_named_run_for_good(gateway):
+    provider, served = gateway(limited)
+    named = {"x-loopguard-session": "job-1"}
+    assert post(served, headers=named).status_code == 402
+    provider.answer = HELLO
+    assert post(served, headers=named).headers["x-loopguard-stop"] == "key_limit"
+    assert "x-loopguard-stop" not in post(served).headers
+    assert len(provider.requests) == 2
+
+
+def test_a_key_limit_met_while_calls_are_refused_is_left_to_the_next_request(gateway):
+    """The client gets the call that was to be refused, and no word of the 402: for it the run goes on."""
+    loops, ended = chat(lambda _: calls("{}")), []
+
+    def answer(asked):
+        refused = any("[loopguard]" in str(message.get("content")) for message in asked.json["messages"])
+        return limited(asked) if refused else loops(asked)
+
+    provider, served = gateway(answer, LoopGuard(on_end=ended.append))
+    messages = [{"role": "user", "content": "Hello"}]
+    for number in range(3):
+        message = post(served, {**CHAT, "messages": messages}).json()["choices"][0]["message"]
+        messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "Error: no"}]
+        assert len(provider.requests) == number + 1 + (number == 2)
+    assert not ended
+    provider.answer = limited
+    assert post(served, {**CHAT, "messages": messages}).status_code == 402
+    assert [event.reason for event in ended] == ["key_limit"]
 
 
 def test_a_store_that_cannot_be_used_lets_nothing_through(gateway, tmp_path):
