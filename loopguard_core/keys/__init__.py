@@ -14,7 +14,6 @@ the gateway needs.
 from loopguard_core.keys._errors import KeyLimitExceeded, LedgerError, LedgerValueError, ReservationError
 from loopguard_core.keys._keyring import Keyring
 from loopguard_core.keys._ledger import DEFAULT_TTL, Ledger
-from loopguard_core.keys._meter import Meter
 from loopguard_core.keys._open import DEFAULT_STORE, open_keyring, open_ledger
 from loopguard_core.keys._periods import Reset
 from loopguard_core.keys._status import KeyStatus, Reservation
@@ -28,7 +27,6 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "LedgerValueError",
-    "Meter",
     "Reservation",
     "ReservationError",
     "Reset",

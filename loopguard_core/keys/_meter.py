@@ -1,7 +1,7 @@
 """What one agent run does with its keys: reserve before a model call, settle after it, whatever the store does.
 
-`hold` and `ended` are the steps; a session does them, with what it knows of prices. `before`, `after` and their twins
-are whole: for whoever has no session, such as a gateway.
+A session does it, with what it knows of prices. A loop of your own has a session, too; what has none, such as a gateway
+with calls on many keys at once, does the same on the `Ledger` itself.
 
 What a call that is over cost is first *owed* and then paid to the store, in order and before anything more is reserved.
 So nobody has to wait for the store at the end of a call, and money the store could not take is not forgotten.
@@ -19,17 +19,11 @@ from decimal import Decimal
 from typing import Literal
 
 from loopguard_core._dollars import dollars_text
-from loopguard_core._prices import price, worst_case
-from loopguard_core._types import Usage
 from loopguard_core.keys._amounts import MAX_DOLLARS
 from loopguard_core.keys._errors import KeyLimitExceeded, LedgerError, ReservationError
 from loopguard_core.keys._ledger import Ledger
 from loopguard_core.keys._names import check_names, shown_name
 from loopguard_core.keys._status import Reservation
-
-Unpriced = Literal["warn", "deny"] | Decimal
-"""What becomes of model calls whose cost nobody knows: said once and counted as nothing; none after the first; or each
-counted at so many US dollars a million tokens."""
 
 StoreError = Literal["deny", "allow"]
 
@@ -50,12 +44,8 @@ class Meter:
         ledger: Where the keys are.
         keys: Their names; a nested run has those of the run around it too.
         on_store_error: Whether model calls start while the store cannot be used.
-        unpriced: What becomes of calls whose cost nobody knows.
         clock: A monotonic clock in seconds, for renewals.
         prepare: Called before anything is reserved; may raise `LedgerError`, as the store may.
-
-    Attributes:
-        unknown: Calls whose cost nobody knew.
 
     Raises:
         LedgerValueError: A key's name cannot be used.
@@ -67,7 +57,6 @@ class Meter:
         keys: Sequence[str],
         *,
         on_store_error: StoreError = "deny",
-        unpriced: Unpriced = "warn",
         clock: Callable[[], float] = time.monotonic,
         prepare: Callable[[], None] | None = None,
     ) -> None:
@@ -75,7 +64,6 @@ class Meter:
         self._keys = check_names(keys)
         self._shown = ", ".join(shown_name(key) for key in self._keys)
         self._on_store_error = on_store_error
-        self._unpriced = unpriced
         self._clock = clock
         self._prepare = prepare
         # `_store` is held while the store is waited for, `_state` never: it may be taken on an event loop.
@@ -84,10 +72,8 @@ class Meter:
         self._held: Reservation | None = None
         self._renew_at = _NEVER
         self._owed: deque[tuple[Reservation | None, Decimal]] = deque()
-        self._dearest = Decimal(0)
         self._failing = False
         self._unchecked = False
-        self.unknown = 0
 
     # -- the steps ---------------------------------------------------------------------------------------------
 
@@ -151,6 +137,11 @@ class Meter:
                 held, cost = held or earlier, cost + owed  # of two holds, one goes back when it expires
             self._owed.append((held, cost))
 
+    def failed(self) -> None:
+        """The call failed, or did not start after all: what it held goes back. As `pay`."""
+        self.ended(None)
+        self.pay()
+
     def pay(self) -> None:
         """Count what is owed. Waits for the store, but on an event loop: there a thread of the ledger's does it."""
         if not self._owed:
@@ -177,71 +168,7 @@ class Meter:
         except RuntimeError:  # as in `pay`
             self._pay_at_the_end()
 
-    # -- whole calls, with prices ------------------------------------------------------------------------------
-
-    def before(
-        self, model: str | None = None, input_tokens: int | None = None, max_output_tokens: int | None = None
-    ) -> str | None:
-        """`hold` for the most the call can cost, as far as can be known."""
-        if self._unpriced == "deny" and self.unknown:
-            return "The cost of a model call of this run is not known, and the policy denies such calls."
-        most = worst_case(model, input_tokens, max_output_tokens, self._rate)
-        return self.hold(self._dearest if most is None else most)
-
-    async def abefore(
-        self, model: str | None = None, input_tokens: int | None = None, max_output_tokens: int | None = None
-    ) -> str | None:
-        """`before` for event loops. Cancelled while it waits, it gives back what it may have got."""
-        return await self._ledger.arun(
-            lambda: self.before(model, input_tokens, max_output_tokens), lambda _: self.failed()
-        )
-
-    def after(self, model: str | None, usage: Usage) -> Decimal | None:
-        """The call succeeded: count what it cost, in full, and `pay`.
-
-        Returns:
-            US dollars; None where nobody knows.
-        """
-        cost = self._count(model, usage)
-        self.pay()
-        return cost
-
-    async def aafter(self, model: str | None, usage: Usage) -> Decimal | None:
-        """`after` for event loops. Cancelled, it is carried out all the same."""
-        cost = self._count(model, usage)
-        await self.apay()
-        return cost
-
-    def failed(self) -> None:
-        """The call failed, or the run ended in the middle of it: what it held goes back. As `pay`."""
-        self.ended(None)
-        self.pay()
-
-    async def afailed(self) -> None:
-        """`failed` for event loops. Cancelled, it is carried out all the same."""
-        self.ended(None)
-        await self.apay()
-
-    async def aclose(self) -> None:
-        """`close` for event loops. Cancelled, it is carried out all the same."""
-        self.ended(None)
-        if self._owed:
-            await self._ledger.arun(self._pay_at_the_end)
-
     # -- inside ------------------------------------------------------------------------------------------------
-
-    @property
-    def _rate(self) -> Decimal | None:
-        return self._unpriced if isinstance(self._unpriced, Decimal) else None
-
-    def _count(self, model: str | None, usage: Usage) -> Decimal | None:
-        cost = price(model, usage, self._rate)
-        if cost is None:
-            self._say_unknown(model)
-        else:
-            self._dearest = max(self._dearest, cost)
-        self.ended(cost)
-        return cost
 
     def _pay(self) -> None:
         with self._store:
@@ -282,13 +209,3 @@ class Meter:
         except ReservationError as error:
             # Either it was recorded by an attempt that seemed to fail, or the key was deleted.
             _log.warning("%s", error)
-
-    def _say_unknown(self, model: str | None) -> None:
-        self.unknown += 1
-        if self.unknown == 1:
-            _log.warning(
-                "The cost of a model call (%.64r) is not known, so it does not count on the key; with the extra"
-                " `prices` most models have a price, and limits.unpriced = 15.00 in the policy gives the others one"
-                " a million tokens",
-                model,
-            )

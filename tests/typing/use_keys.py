@@ -16,7 +16,6 @@ from loopguard_core.keys import (
     Ledger,
     LedgerError,
     LedgerValueError,
-    Meter,
     Reservation,
     ReservationError,
     Reset,
@@ -61,13 +60,6 @@ async def aspend(ledger: Ledger) -> None:
     assert_type(reservation, Reservation)
     await ledger.asettle(reservation, Decimal("0.5"))
     assert_type(await ledger.astatus("ada"), KeyStatus)
-
-
-def metered(ledger: Ledger) -> None:
-    meter = Meter(ledger, ["ada"], on_store_error="deny", unpriced="warn")
-    assert_type(meter.hold(Decimal("0.1")), str | None)
-    assert_type(meter.after("gpt-6", Usage(input_tokens=1, output_tokens=1)), Decimal | None)
-    meter.close()
 
 
 def secrets() -> None:
