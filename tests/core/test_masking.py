@@ -334,14 +334,14 @@ def test_no_pattern_blows_up(kind: str) -> None:
     }
     for unit in UNITS:
         text = (unit * (4096 // len(unit) + 1))[:4095] + "!"
-        assert _timed(lambda text=text: work[kind](text)) < 0.3, unit
+        assert _timed(lambda text=text: work[kind](text)) < 2, unit
 
 
 @pytest.mark.parametrize("unit", ["a", "2>", "1 ", "a='", "a-", "C:\\"])
 def test_a_result_of_the_longest_kind_is_read_in_linear_time(unit: str) -> None:
     whole, half = ((unit * SIZE)[:size] for size in (SIZE, SIZE // 4))
     taken = _timed(lambda: Result(whole, True, mask_mutating).save())
-    assert taken < 1.0
+    assert taken < 5
     assert taken < 8 * _timed(lambda: Result(half, True, mask_mutating).save()) + 0.05
 
 
