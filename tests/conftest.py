@@ -5,9 +5,16 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 OWN = "llama_index"
 """How the modules are called whose handlers LlamaIndex itself installs."""
+
+
+# The same examples every time: what fails here fails for everybody. FUZZ=1 looks for new ones.
+settings.register_profile("same", derandomize=True, database=None)
+if not os.environ.get("FUZZ"):
+    settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
