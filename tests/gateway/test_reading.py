@@ -120,22 +120,34 @@ def test_what_was_to_be_said_in_a_history_was_said(gateway):
     assert provider.requests[1].json["messages"][-1]["content"].startswith("[loopguard]")
 
 
-def test_a_summary_is_no_users_word(gateway):
-    """As in a replay: each known call may be asked for once more, and streaks and rounds go on."""
-    provider, served = gateway(chat(lambda _: calls("{}")), Policy(limits={"turns": 5}))
-    summary = {"role": "user", "content": "Summary of the conversation so far: the invoice is looked for."}
-    shown = post(served, [QUESTION, *rounds(2), summary])
-    assert "x-loopguard-refusals" not in shown.headers  # asked for once more
+SUMMARY = {"role": "user", "content": "Summary of the conversation so far: the invoice is looked for."}
+
+
+def test_after_a_summary_each_call_may_be_asked_for_once_more(gateway):
+    """As in a replay: and no streak starts afresh, as it does when a user speaks."""
+    provider, served = gateway(chat(lambda _: calls("{}")))
+    shown = post(served, [QUESTION, *rounds(2), SUMMARY])
+    assert "x-loopguard-refusals" not in shown.headers
     assert len(provider.requests) == 1
-    ended = post(served, [QUESTION, *pages(3), summary, *pages(2)])
+    refused = post(served, [QUESTION, *rounds(2), SUMMARY, *rounds(1)])
+    assert refused.headers["x-loopguard-refusals"]
+
+
+def test_a_summary_begins_no_run(gateway):
+    _, served = gateway(ANSWERS, Policy(limits={"turns": 4}))
+    said = {"role": "assistant", "content": "It is not there yet."}
+    asked = {"role": "user", "content": "Look on."}
+    ended = post(served, [QUESTION, *pages(3), said, SUMMARY, *pages(1)])
     assert ended.headers["x-loopguard-stop"] == "max_turns"
+    assert "x-loopguard-stop" not in post(served, [QUESTION, *pages(3), said, asked, *pages(1)]).headers
 
 
 def test_a_long_answer_is_judged_in_part(gateway, monkeypatch):
-    monkeypatch.setattr("loopguard_gateway._watch.MOST_TEXT", 1_000)
-    policy = Policy(detectors={"text_repetition": {"ladder": {"observe": 1}}})
-    _, served = gateway(chat(lambda _: Reply(text=prose(300) + "and again, " * 2_000)), policy)
-    assert "x-loopguard-verdict" not in post(served, [QUESTION]).headers
+    _, served = gateway(chat(lambda _: Reply(text=prose(300) + "and again, " * 2_000)))
+    with monkeypatch.context() as patch:
+        patch.setattr("loopguard_gateway._watch.MOST_TEXT", 1_000)
+        assert "x-loopguard-verdict" not in post(served, [QUESTION]).headers
+    assert "text_repetition" in post(served, [QUESTION]).headers["x-loopguard-verdict"]
 
 
 # -- a run that has a name ---------------------------------------------------------------------------------------------
@@ -158,18 +170,20 @@ def hours(gateway):
 
 
 def test_a_named_run_keeps_its_limits_as_long_as_it_is_in_use(hours):
-    """Longer than a run that nobody uses is remembered, with a request every twenty minutes."""
+    """Longer than a run that nobody uses is remembered, with a request every twenty minutes in one conversation."""
     start, move = hours
     ended = []
     _, served = start(GETS_ON, LoopGuard({"limits": {"tool_calls": 8}}, on_end=ended.append))
-    for number in range(6):
-        assert "x-loopguard-stop" not in post(served, [QUESTION, *pages(number)], run="job-1").headers
+    messages = [QUESTION]
+    for number in range(7):
+        message = post(served, messages, run="job-1").json()["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": f"{number} of many"}
+        messages += [message, result]
         move(HOUR / 3)
-    assert all(event.parent_id for event in ended)  # of conversations, none of the run
+    assert not ended
     another = {"role": "user", "content": "Another part."}
-    for number in range(2):
-        assert "x-loopguard-stop" not in post(served, [another, *pages(number)], run="job-1").headers
-    assert post(served, [another, *pages(2)], run="job-1").headers["x-loopguard-stop"] == "max_tool_calls"
+    assert "x-loopguard-stop" not in post(served, [another], run="job-1").headers
+    assert post(served, [another, *pages(1)], run="job-1").headers["x-loopguard-stop"] == "max_tool_calls"
 
 
 def test_a_named_run_is_over_after_an_hour_in_which_nobody_used_it(hours):
