@@ -36,7 +36,7 @@ MAX_HELD = 16 * 1024
 EXPIRY = 8
 """Rounds of news after which a streak ends. Source: section 5 of the design."""
 
-_HEAD, _LONGER = 12, 24  # characters, and difference in length, by which a result looks like the one before
+_HEAD = 24  # characters, and difference in length, by which a result looks like the one before: fewer look alike anyway
 _TELLING = frozenset({"mutates", "delegates"})
 # An enum's members are slow to come by.
 _FIRST, _SAME, _VOLATILE, _CHANGED, _BACK = Change.FIRST, Change.SAME, Change.VOLATILE, Change.CHANGED, Change.BACK
@@ -284,7 +284,7 @@ class History(HistoryState):
 
 def _may_repeat(result: Result, earlier: Result | None) -> bool:
     """A cheap first look whether a tool gave nearly the same before: few results do."""
-    if earlier is None or not -_LONGER <= result.size - earlier.size <= _LONGER:
+    if earlier is None or not -_HEAD <= result.size - earlier.size <= _HEAD:
         return False
     if result.digest == earlier.digest:  # all there is to go by after a resume
         return True

@@ -10,7 +10,7 @@ from loopguard_core.detectors._protocol import Finding
 from loopguard_core.detectors._rows import MAX_TOOLS, Row, RowsByTool
 
 _SAYS_SOMETHING = 32  # characters of a result that is more than a yes, a number or "done"
-_HEAD, _LONGER = 12, 24
+_HEAD = 24
 
 
 class EqualResults(RowsByTool):
@@ -84,7 +84,7 @@ def volatile(result: Result, earlier: Result | None, *, ends: bool = False) -> b
         earlier: The one before.
         ends: Whether it is enough that they end alike.
     """
-    if earlier is None or abs(result.size - earlier.size) > _LONGER:
+    if earlier is None or abs(result.size - earlier.size) > _HEAD:
         return False
     one, other = result.text, earlier.text
     if one is None or other is None:

@@ -152,12 +152,14 @@ def _fell(before: str | None, after: str | None) -> int:
     """Which whole numbers are a little lower than before, as bits."""
     if before is None or after is None:
         return 0
-    then, now = (_COUNTS.findall(_SPENT.sub("", text[:_KEPT]))[:_MOST_COUNTS] for text in (before, after))
-    return sum(
-        1 << place
-        for place, (high, low) in enumerate(zip(then, now, strict=False))
-        if 0 < int(high) - int(low) <= _STEP
-    )
+    before, after = before[:_KEPT], after[:_KEPT]
+    # Mostly nothing fell, and then it need not be known what was used up.
+    return _lower(_SPENT.sub("", before), _SPENT.sub("", after)) if _lower(before, after) else 0
+
+
+def _lower(before: str, after: str) -> int:
+    pairs = zip(_COUNTS.findall(before)[:_MOST_COUNTS], _COUNTS.findall(after), strict=False)
+    return sum(1 << place for place, (high, low) in enumerate(pairs) if 0 < int(high) - int(low) <= _STEP)
 
 
 def _novel(after: str | None, before: str | None) -> bool:
