@@ -42,7 +42,7 @@ def test_every_public_name_is_used(module: str) -> None:
 
 def test_every_public_module_is_here_in_the_promise_and_among_the_pages() -> None:
     """A module is public if its name has no underscore and it says what of it is; a package says it for its modules."""
-    found = set()
+    found: set[str] = set()
     for file in (*ROOT.glob("loopguard_core/**/*.py"), *ROOT.glob("adapters/*/__init__.py")):
         module = file.relative_to(ROOT).as_posix().removesuffix("/__init__.py")
         within = file.name != "__init__.py" and file.parent != ROOT / "loopguard_core"
