@@ -114,6 +114,9 @@ _ENVELOPE = frozenset(
 )
 _FINE_CODES = frozenset({"ok", "success", "accepted", "created", "done", "none", "0", "200", "201", "202", "204"})
 
+_STATUSES = ("status", "status_code", "statusCode")
+_TELLING_FIELDS = frozenset({*_ERROR_FIELDS, *_EXIT_CODES, *_STATUSES, "code", "success", "ok"})
+
 
 def nothing_done(output: Any) -> bool:
     """Whether what a call that changes things returned says that it changed nothing: that is a failure of such a call.
@@ -206,6 +209,8 @@ def _tells_an_error(fields: Mapping[Any, Any]) -> bool:
 
 
 def _object_failed(fields: Mapping[Any, Any]) -> bool:
+    if _TELLING_FIELDS.isdisjoint(fields):  # as most objects
+        return False
     if any(fields.get(name) for name in _ERROR_FIELDS):
         return True
     if "code" in fields and "message" in fields and _tells_an_error(fields):
@@ -216,7 +221,7 @@ def _object_failed(fields: Mapping[Any, Any]) -> bool:
     code = next((fields[name] for name in _EXIT_CODES if name in fields), 0)
     if type(code) is int and code != 0 and fields.get("stderr") and not fields.get("stdout"):
         return True
-    for name in ("status", "status_code", "statusCode"):
+    for name in _STATUSES:
         status = fields.get(name)
         if isinstance(status, str) and status.casefold() in _FAILED_WORDS:
             return True

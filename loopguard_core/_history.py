@@ -22,7 +22,6 @@ from loopguard_core._history_state import (
     HistoryState,
     Request,
 )
-from loopguard_core._masking import same_words_but_ids
 from loopguard_core._outcome import Change, Result
 from loopguard_core._ranges import RANGE_STARTS
 from loopguard_core._similar import BESIDE, likeness, same_place
@@ -291,4 +290,4 @@ def _may_repeat(result: Result, earlier: Result | None) -> bool:
     one, other = result.plain or result.text, earlier.plain or earlier.text
     if one is None or other is None or one[:_HEAD] != other[:_HEAD]:
         return False
-    return same_words_but_ids(one, other)
+    return result.may_be(earlier)

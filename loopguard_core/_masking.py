@@ -146,7 +146,7 @@ _FRACTION = re.compile(r"[01]\.\d{2,9}")
 _TURNS = re.compile(r"(?<=\d)[A-Za-z]|(?<=[A-Za-z])\d|(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]")
 _RANDOM = re.compile(r"(?:[A-Za-z]{1,12}[_-])?[A-Za-z0-9]{8,64}")
 _MANY_TURNS = 5
-_LETTERS = re.compile(r"(?<![\w-])[^\W\d_]{3,}(?![\w-])")
+_WORDS = re.compile(r"[\w-]{3,}")
 _LONG_FLOAT = re.compile(r"-?\d{1,15}\.\d{7,20}")
 # A host has a dot in it, or a name known as one; `rows:12345` is a count, and `app.py:1234` a line.
 _HOST = re.compile(r".*\.[A-Za-z0-9-]+|.*localhost|.*::1?")
@@ -228,13 +228,15 @@ class Masker:
             masked = _TEMPORARY.sub(HOLE, masked)
         if "transport" in self._named and masked.startswith("["):
             masked = _JOB.sub(HOLE, masked)
-        if "hashes" in self._named and PICTURE.search(masked, 0, _EDGE):
+        if ("." in masked or "/" in masked) and "hashes" in self._named and PICTURE.search(masked, 0, _EDGE):
             masked = _PICTURE_SIZE.sub(HOLE, _PICTURE_DATA.sub(HOLE, masked))
         if self._mutates and "ids" in self._named:
             masked = _NEW_NUMBER.sub(lambda number: f"{number[1] or '#'}{HOLE}", masked)
         masked = _FIELD.sub(self._field, masked)
         if "timestamps" in self._named:
-            masked = _CLOCK.sub(HOLE, _MILLIS.sub("", _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked))))
+            masked = _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked))
+            if ":" in masked:
+                masked = _CLOCK.sub(HOLE, _MILLIS.sub("", masked))
         masked = _WORD.sub(self._word, masked)
         return masked if self._mutates or masked == text or _says_something(masked) else text
 
@@ -328,9 +330,12 @@ _WHOLE: tuple[tuple[MaskName, re.Pattern[str]], ...] = (
 )
 
 
-def same_words_but_ids(one: str, other: str) -> bool:
-    """A cheap first look whether masks may make two texts equal: words without digits are hardly ever masked."""
-    return set(_LETTERS.findall(one, 0, _EDGE)) == set(_LETTERS.findall(other, 0, _EDGE))
+def words_but_ids(text: str) -> int:
+    """What two texts have in common which masks may make equal: words without digits are hardly ever masked.
+
+    A number to compare within one process, so that a result need not be read again for each other one.
+    """
+    return hash(frozenset([word for word in _WORDS.findall(text, 0, _EDGE) if word.isalpha()]))
 
 
 def _random(word: str) -> bool:

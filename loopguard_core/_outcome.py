@@ -20,7 +20,7 @@ from xxhash import xxh3_64_hexdigest
 from loopguard_core._bounded import count, short_text
 from loopguard_core._canonical import canonical_json
 from loopguard_core._failures import Failure, classify
-from loopguard_core._masking import HOLE
+from loopguard_core._masking import HOLE, words_but_ids
 from loopguard_core._wording import PLAIN, Says, is_empty, what_it_says
 
 OWN_WORDS = "[loopguard]"
@@ -70,7 +70,7 @@ class Result:
     """
 
     __slots__ = (
-        *("_facts", "_figureless", "_masked", "_masker", "_packed"),
+        *("_facts", "_figureless", "_masked", "_masker", "_packed", "_words"),
         *("digest", "failed", "failure", "held", "plain", "size"),
     )
 
@@ -92,12 +92,14 @@ class Result:
         self._masked: str | None = None
         self._figureless: str | None = None
         self._packed: bytes | None = None
+        self._words: int | None = None
         self._facts: int | None = None
 
     def save(self) -> list[Any]:
         """As plain JSON: hashes, and what the text says in the few respects that matter later."""
         failure = None if self.failure is None else self.failure.save()
-        return [self.digest, self.masked, self.figureless, self._known_facts(), min(self.size, _MAX_SIZE), failure]
+        figureless = self.figureless  # first, since it brings the other with it
+        return [self.digest, self.masked, figureless, self._known_facts(), min(self.size, _MAX_SIZE), failure]
 
     @classmethod
     def restored(cls, state: Any) -> Result:
@@ -125,28 +127,40 @@ class Result:
             return zlib.decompress(self._packed).decode("utf-8", "surrogatepass")
         return self.plain
 
+    def may_be(self, other: Result) -> bool:
+        """A cheap first look whether masks may make two results equal; False once a text was let go."""
+        one, two = self._but_ids, other._but_ids
+        return one is not None and one == two
+
+    @property
+    def _but_ids(self) -> int | None:
+        if self._words is None and (text := self.text) is not None:
+            self._words = words_but_ids(text)
+        return self._words
+
     @property
     def masked(self) -> str | None:
         """Hash of the text without what changes by itself; None if the text was let go before it was asked for."""
         if self._masked is None:
-            self._mask()
+            self._mask(figures=False)
         return self._masked
 
     @property
     def figureless(self) -> str | None:
         """Hash of the masked text without figures; None as for `masked`."""
         if self._figureless is None:
-            self._mask()
+            self._mask(figures=True)
         return self._figureless
 
-    def _mask(self) -> None:
-        """Work both hashes out, since masking is what costs."""
+    def _mask(self, *, figures: bool) -> None:
+        """Work the hashes out, both where figures are asked for: masking is what costs."""
         text = self.text
         if text is None or self._masker is None:
             return
         masked = _folded(self._masker(text))
         self._masked = ("!" if self.failed else "=") + _hash(masked)
-        self._figureless = _hash(" ".join(_FIGURES.sub("0", masked).split()))
+        if figures:
+            self._figureless = _hash(" ".join(_FIGURES.sub("0", masked).split()))
 
     def let_go(self) -> None:
         """Forget the text."""
@@ -166,6 +180,7 @@ class Result:
         if self.failed == other.failed:
             if self._known_facts() & Says.UNCHANGED:
                 return Change.SAME
+            _ = self.figureless  # as in `save`: a changed result is asked for both
             if self.masked is not None and self.masked == other.masked:
                 return Change.VOLATILE
             if self.alone and other.alone and _failed_alike(self.failure, other.failure):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from loopguard_core._masking import same_words_but_ids
 from loopguard_core._outcome import Change, Result
 from loopguard_core._similar import same_words
 from loopguard_core.detectors._observed import ObservedCall
@@ -91,7 +90,7 @@ def volatile(result: Result, earlier: Result | None, *, ends: bool = False) -> b
         return False
     if one[:_HEAD] != other[:_HEAD] and not (ends and one[-_HEAD:] == other[-_HEAD:]):
         return False
-    return same_words_but_ids(one, other) and result.masked == earlier.masked
+    return result.may_be(earlier) and result.masked == earlier.masked
 
 
 def reordered(result: Result, earlier: Result) -> bool:
