@@ -19,7 +19,7 @@ from loopguard_core.detectors._text_shape import east_asian, reads_like_prose
 WINDOW, VARIETY = 2048, 0.17
 """Bytes that are looked at, and the variety up to which they are a loop."""
 
-MIDDLE_WINDOW, MIDDLE_VARIETY = 4096, 0.15
+MIDDLE_WINDOW, MIDDLE_VARIETY = 4096, 0.175
 """The same for loops put together from many parts."""
 
 WIDE_WINDOW, WIDE_VARIETY = 8192, 0.2
@@ -31,9 +31,9 @@ LEAST = 1024
 COVERAGE = 0.12
 """Share of the recent text that stood nearby before, below which looking closer is not worth it."""
 
-CHARACTERS = 64
+CHARACTERS = 96
 """The same for Chinese, Japanese and Korean, where repeated phrases are too short to be covered: different characters
-in the last 256. Prose has over 100, loops have 20 to 45."""
+in the last 256. Prose has over 110, loops have 20 to 90."""
 
 _TAIL, _FEW = 64, 256
 _EDGE = 512  # characters at either end of the window that must read like prose
@@ -44,7 +44,7 @@ _PERIODIC = 400  # run from which text with a period is left to the rule for it
 _STEP = 640  # characters between two looks at the window
 _WIDE_STEP = 2048
 _WORTH_WIDE = 0.5  # variety of the small window above which the wide one cannot be a loop
-_WORTH_MIDDLE = 0.3
+_WORTH_MIDDLE = 0.32
 
 
 class NearRule:

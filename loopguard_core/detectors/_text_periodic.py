@@ -26,6 +26,8 @@ RAW_KEPT = 16_384
 
 _RAW_SLACK = 2048
 _DECORATED = re.compile(r"\*\*|[\[(]0(?:[.:/,-]0)*[\])]")  # bold type, and counters in brackets
+_NUMBER = re.compile(r"\d+")
+_ITEM = re.compile(r"^[ \t]*0[.)、．] ?(?=\D)", re.MULTILINE)  # how an item of a numbered list begins
 _SHORT, _VERSE, _PLAN, _PAGE = 64, 256, 1500, 2000
 
 
@@ -86,25 +88,35 @@ def exact_run(shape: Shape, fenced: bool) -> int:
     return run * 3 // 2 if fenced and unit <= _PAGE else run
 
 
-def drifting_run(shape: Shape, fenced: bool) -> int | None:
+def drifting_run(shape: Shape, fenced: bool, changing: int | None = None) -> int | None:
     """Run from which a unit whose counters change is a loop, in characters; None if it never is.
 
     Args:
         shape: Of the unit, counters folded.
         fenced: Whether it stands in a code block.
+        changing: How many of its numbers are others in each copy; None if that is not known.
     """
     unit = shape.size
-    shape = Shape(_DECORATED.sub("", shape.text) or shape.text)
-    # Many numbers are data: a log, a table, a song that counts bottles. A loop counts its own laps.
-    if shape.digit_groups > max(2, unit // 48) or shape.letters < 0.4:
+    items = len(_ITEM.findall(shape.text))
+    plain = _DECORATED.sub("", shape.text)
+    decorated = plain != shape.text  # as headings are, and the lines of a list
+    shape = Shape(plain or shape.text)
+    # Many numbers are data: a log, a table, a song that counts bottles. A loop counts its own laps, and its items.
+    numbers, many = shape.digit_groups - max(0, items - 1), max(2, unit // 48)
+    if shape.letters < 0.4 or (numbers > many and (changing is None or changing > many)):
         return None
     sentence = 16 if shape.east_asian else 40
-    if unit >= sentence and shape.letters >= 0.6 and shape.plain and shape.words and shape.sentences:
+    talks = shape.letters >= 0.6 and shape.plain and shape.words and shape.sentences
+    if numbers > many:  # and nearly all stay as they are: a form, a plan for each day
+        run = max(24 * unit, 4000) if shape.plain and not shape.structured else max(48 * unit, 12_000)
+    elif unit >= 24 and talks and decorated:
+        run = max(32 * unit, 3200)
+    elif unit >= sentence and talks:
         run = max(10 * unit, 900) if unit <= 128 else max(5 * unit, 1280)
-    elif unit >= 24 and shape.letters >= 0.6 and shape.plain and shape.words and shape.sentences and shape.ends:
-        run = max(32 * unit, 2000)
+    elif unit >= 24 and talks and shape.ends:
+        run = max(64 * unit, 2400)
     elif unit >= 24 and shape.plain and not shape.structured:
-        run = max(24 * unit, 4000) if unit <= 256 else max(8 * unit, 4000)
+        run = max(24 * unit, 3000 if unit >= 48 else 4000) if unit <= 256 else max(8 * unit, 4000)
     else:  # an enumeration, rows or boilerplate somebody asked for, up to a length that nobody asks for
         run = max(48 * unit, 12_000)
     return 2 * run if fenced else run
@@ -171,7 +183,7 @@ class PeriodicRule:
             if raw_run >= needed:
                 return Repetition("exact", len(raw_unit), raw_run)
             missing.append(needed - raw_run)
-        drifting = drifting_run(Shape(unit), fenced)
+        drifting = drifting_run(Shape(unit), fenced, _changing(self._raw, unit))
         if drifting is not None:
             if run >= drifting:
                 return Repetition("drifting", len(unit), run)
@@ -180,3 +192,13 @@ class PeriodicRule:
         # missing counts characters as they came, the run folded ones, which are fewer.
         self._next_look = run + max(BLOCK, min([*missing, run // 2]) * 3 // 4)
         return None
+
+
+def _changing(raw: str, unit: str) -> int | None:
+    """How many numbers of a unit differ between its last two copies in the text as it came; None if it is too short."""
+    count = unit.count(COUNTER)
+    # The last number may go on in the next block.
+    numbers = _NUMBER.findall(raw[-3 * len(unit) - _RAW_SLACK :])[-2 * count - 1 : -1]
+    if len(numbers) < 2 * count:
+        return None
+    return sum(one != other for one, other in zip(numbers[:count], numbers[count:], strict=True))
