@@ -26,6 +26,7 @@ RAW_KEPT = 16_384
 
 _RAW_SLACK = 2048
 _DECORATED = re.compile(r"\*\*|[\[(]0(?:[.:/,-]0)*[\])]")  # bold type, and counters in brackets
+_LISTED = re.compile(r"\*\*|[\[(]0/0[\])]")  # headings and lists have these, and `[12/60]` is so far in a list
 _NUMBER = re.compile(r"\d+")
 _ITEM = re.compile(r"^[ \t]*0[.)、．] ?(?=\D)", re.MULTILINE)  # how an item of a numbered list begins
 _SHORT, _VERSE, _PLAN, _PAGE = 64, 256, 1500, 2000
@@ -98,9 +99,8 @@ def drifting_run(shape: Shape, fenced: bool, changing: int | None = None) -> int
     """
     unit = shape.size
     items = len(_ITEM.findall(shape.text))
-    plain = _DECORATED.sub("", shape.text)
-    decorated = plain != shape.text  # as headings are, and the lines of a list
-    shape = Shape(plain or shape.text)
+    listed = _LISTED.search(shape.text) is not None
+    shape = Shape(_DECORATED.sub("", shape.text) or shape.text)
     # Many numbers are data: a log, a table, a song that counts bottles. A loop counts its own laps, and its items.
     numbers, many = shape.digit_groups - max(0, items - 1), max(2, unit // 48)
     if shape.letters < 0.4 or (numbers > many and (changing is None or changing > many)):
@@ -109,7 +109,7 @@ def drifting_run(shape: Shape, fenced: bool, changing: int | None = None) -> int
     talks = shape.letters >= 0.6 and shape.plain and shape.words and shape.sentences
     if numbers > many:  # and nearly all stay as they are: a form, a plan for each day
         run = max(24 * unit, 4000) if shape.plain and not shape.structured else max(48 * unit, 12_000)
-    elif unit >= 24 and talks and decorated:
+    elif unit >= 24 and talks and listed:
         run = max(32 * unit, 3200)
     elif unit >= sentence and talks:
         run = max(10 * unit, 900) if unit <= 128 else max(5 * unit, 1280)
@@ -201,4 +201,4 @@ def _changing(raw: str, unit: str) -> int | None:
     numbers = _NUMBER.findall(raw[-3 * len(unit) - _RAW_SLACK :])[-2 * count - 1 : -1]
     if len(numbers) < 2 * count:
         return None
-    return sum(one != other for one, other in zip(numbers[:count], numbers[count:], strict=True))
+    return sum(map(str.__ne__, numbers[:count], numbers[count:]))

@@ -17,7 +17,7 @@ from loopguard_core import Finding, LoopGuard
 DATA = Path(__file__).parents[1] / "data" / "text"
 CORPUS = [json.loads(line) for line in (DATA / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
 # Written without sight of the rules: loops, those found, those found in time, legitimate texts.
-LATER = {"second": (80, 71, 54, 78), "third": (65, 54, 40, 65)}
+LATER = {"second": (80, 71, 55, 78), "third": (65, 54, 41, 65)}
 CASES = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((DATA / "cases").glob("*.json"))]
 # These two are about messages that equal each other, which is another detector's.
 WITHIN_A_MESSAGE = [case for case in CASES if case["kind"] and not case["id"].startswith(("report-42", "report-43"))]
@@ -218,8 +218,8 @@ def test_the_frames_of_a_recursion_are_no_loop_until_nobody_reads_them() -> None
 @pytest.mark.parametrize(
     ("line", "least", "most"),
     [
-        ("- **v2.4.{n}** contains bug fixes and performance improvements.\n", 800, 1_100),
-        ("[00:{n}:05] Thank you for watching.\n", 1_900, 3_200),
+        ("- **v2.4.{n}** contains bug fixes and performance improvements.\n", 3_000, 3_800),
+        ("[00:{n}:05] Thank you for watching.\n", 2_300, 3_400),
         ("[00:{n}:05] (music)\n", 11_000, None),
     ],
 )
