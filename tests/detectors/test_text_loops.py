@@ -219,7 +219,7 @@ def test_the_frames_of_a_recursion_are_no_loop_until_nobody_reads_them() -> None
     ("line", "least", "most"),
     [
         ("- **v2.4.{n}** contains bug fixes and performance improvements.\n", 3_000, 3_800),
-        ("[00:{n}:05] Thank you for watching.\n", 2_300, 3_400),
+        ("[00:{n}:05] Thank you for watching.\n", 2_300, 3_900),
         ("[00:{n}:05] (music)\n", 11_000, None),
     ],
 )
