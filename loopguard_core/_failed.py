@@ -7,6 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from loopguard_core._failures import root_of
+from loopguard_core._walls import is_wall
+
 _HEAD = 256
 _JSON_LIMIT = 64 * 1024
 _FAILED_WORDS = frozenset({"error", "failed", "failure"})
@@ -24,6 +27,7 @@ _CAUSE = re.compile(
 # The last line of a longer output, where installers and compilers say what went wrong.
 _FAILURE_END = re.compile(r"(?:error|fatal)\b[^\n]{0,20}: |(?-i:ERROR|FATAL) |.{0,40}\[errno -?\d+\]", re.IGNORECASE)
 _HTTP_ERROR = 400
+_LONGEST_CODE = 80
 
 # Such as: Error: x / TimeoutError: x / requests.exceptions.ConnectionError(x) / [ERROR] x / Traceback (most recent
 _ERROR_TEXT = re.compile(
@@ -43,12 +47,18 @@ _NOTHING_DONE = re.compile(
 )
 # What shells, HTTP libraries and tool runners write that does not say "error", at the beginning of a text or after the
 # program's name ("curl: (6) Could not resolve host"). In lower case, so that the first letter alone settles most.
+# What was asked for, perhaps with its name: a request of somebody else's is what was looked up.
+_ASKED = (
+    r"(?:permission|access|request|(?:tool |function )?call|command|tool(?: use)?|operation|action|execution)"
+    r"(?: (?:to )?(?:'[^'\n]{1,120}'|`[^`\n]{1,120}`|\"[^\"\n]{1,120}\")| for (?=\S*[/.:\\])\S{1,120})?"
+)
 _PHRASES = (
     r"(?:could not|couldn't|cannot|can't|unable to|failed to|permission denied|access denied|command not found"
     r"|no such (?:file|host|tool|function)|connection (?:refused|reset|timed out|closed|aborted)"
     r"|operation not permitted|(?:request|connection|operation) timed out|rate limit exceeded|too many requests"
-    r"|(?:permission|access|request|call|command|tool(?: use)?|operation|action|execution)\b[^\n]{0,160}?"
-    r" (?:has been |was |is |were )(?:denied|rejected|declined|blocked|refused|not (?:allowed|permitted))"
+    r"|(?:the |this |your )?(?:permission to (?:use|run|call|access|write|read|edit|execute)\b[^\n]{0,160}?"
+    rf"|{_ASKED}) (?:has been |was |is )"
+    r"(?:denied|rejected|declined|blocked|refused|not (?:allowed|permitted|executed|performed))"
     r"|unknown tool|unauthorized|tool (?:call|use) (?:was )?(?:rejected|failed|aborted|refused))\b"
 )
 # How the words behind a status code begin: "404 Not Found", and not "500 rows".
@@ -69,9 +79,16 @@ _ARGUMENTS = re.compile(r"[\w.]{1,60}\(\) (?:missing|got an unexpected|takes) ")
 # One line that ends in what went wrong ("cat: x: No such file or directory"), or says so of the call itself.
 _FAILURE_LINE = re.compile(
     r"[^\n]{1,160}: (?:no such file or directory|permission denied|command not found|(?:is|not) a directory)\s*(?:\n|$)"
-    r"|[^\n]{0,60}\b(?:validation failed|validation error|is not a valid tool)\b"
-    r"|[^\n]{0,60}\b(?:not executed|not performed|(?:denied|blocked|rejected) by (?:the |a |an |your )?(?:[\w-]+ )?"
-    r"(?:policy|policies|rules?|sandbox|guardrails?|permissions?|administrator))\b[^\n]*\Z",
+    r"|[^\n]{0,60}\b(?:validation failed|validation error|is not a valid tool)\b",
+    re.IGNORECASE,
+)
+# A text of one line that says of the call itself that it was kept from running.
+_KEPT_FROM = re.compile(
+    rf"\W{{0,3}}(?:\[[\w .-]{{1,24}}\] ?|(?-i:[a-z_.]{{2,40}}: ))?"
+    rf"(?:(?:the |this |your )?{_ASKED}(?: (?:has been|was|is))?[ :-]{{1,3}})?"
+    r"(?:not (?:executed|performed)(?=\W*$|[:;,(.]| (?:because|by|due|as|since|-))"
+    r"|(?:denied|blocked|rejected) by (?:the |a |an |your )?(?:[\w-]+ )?"
+    r"(?:policy|policies|rules?|sandbox|guardrails?|permissions?|administrator)\b(?! \w+ \d| \d))",
     re.IGNORECASE,
 )
 # A name made of words that say what is wrong, as libraries give their errors: `AccessDenied: x`, `InvalidToolInput: x`.
@@ -83,16 +100,7 @@ _ERROR_NAME = re.compile(
 
 
 # Further down, as editors that check before they write say it.
-_NOT_APPLIED = re.compile(
-    r"\b(?:changes?|edits?|patch) (?:have|has|were|was) not (?:been )?(?:applied|saved|made)\b", re.I
-)
-# Pages that stand in place of the one that was asked for.
-_WALL = re.compile(
-    r"attention required! \| cloudflare|sorry, you have been blocked|verify (?:that )?you are (?:a )?human"
-    r"|unusual traffic from your|<title>just a moment\.\.\.",
-    re.IGNORECASE,
-)
-_WALL_SIZE = 4096
+_NOT_APPLIED = re.compile(r"\b(?:changes?|edits?|patch) (?:have|has|were|was) not (?:been )?applied\b", re.I)
 # How errors are called in objects, in a few more languages.
 _ERROR_FIELDS = (
     "error",
@@ -112,8 +120,17 @@ _ENVELOPE = frozenset(
     """code message msg detail details reason status type timestamp time path request_id requestid trace_id traceid
     instance title hint help documentation_url""".split()
 )
-_FINE_CODES = frozenset({"ok", "success", "accepted", "created", "done", "none", "0", "200", "201", "202", "204"})
-
+_ERROR_CODE = re.compile(
+    r"[45]\d\d|-\d{4,6}|E[A-Z]{4,12}"
+    r"|(?i:.*(?:err(?:or)?\b|err_|_err|fail|invalid|denied|not_?found|forbidden|unauthori|exceeded|time[d_]?_?out"
+    r"|unavailable|missing|expired|conflict|rejected|bad_?request|unsupported|exception|aborted|refused|illegal"
+    r"|unknown|no_?such|internal|throttl|too_?many|locked|violation|mismatch).*)"
+)
+_ERROR_MESSAGE = re.compile(
+    r"\b(?:errors?|fail\w*|rejected|denied|declined|refused|invalid|cannot|can't|could not|unable to|exceeded|forbidden"
+    r"|missing|expired|not (?:allowed|permitted|authori\w+|found|enabled|supported|valid|available|exist))\b",
+    re.IGNORECASE,
+)
 _STATUSES = ("status", "status_code", "statusCode")
 _TELLING_FIELDS = frozenset({*_ERROR_FIELDS, *_EXIT_CODES, *_STATUSES, "code", "success", "ok"})
 
@@ -137,45 +154,57 @@ def judge_error(output: Any) -> bool:
 
     The one rule: an exception; an object (or the text of a JSON object) with a truthy `error`, `errors`, `isError` or
     `is_error` (or the like in a few languages), with `success` or `ok` false, with `status` "error", "failed" or
-    "failure", with a numeric `status`, `status_code` or `statusCode` of 400 and more, or with nothing but a `code` of
-    an error and a `message`; or text that begins as failures do: with "Error", "Exception", "SomethingError:",
-    "Traceback (most recent call last)", "failed:", "fatal:", an HTTP status of 400 and more with its words, "could
-    not ...", "permission denied" and the like, perhaps after a program's name, or a name such as `AccessDenied:` or
-    `InvalidInput:`; or whose first line ends in "No such file or directory" or its kin; or a text of one line that
-    says that something was "not executed" or is "denied by policy"; or a text of several lines whose last one begins
-    with "error: " or "fatal: "; or a page that stands in place of the one asked for, because the reader was blocked
-    or is to prove that he is human; or an object with an exit code other than 0 and nothing but `stderr`. Anything
-    else is a success: that tests failed is what their tool was asked to find out.
+    "failure", with a numeric `status`, `status_code` or `statusCode` of 400 and more, or with nothing but the `code`
+    of an error (or one of 400 and more whose `message` speaks of an error) and what belongs to it; or text that begins
+    as failures do: with "Error", "Exception", "SomethingError:", "Traceback (most recent call last)", "failed:",
+    "fatal:", an HTTP status of 400 and more with its words, "could not ...", "permission denied" and the like, perhaps
+    after a program's name, or a name such as `AccessDenied:` or `InvalidInput:` before a message that reads like one;
+    or whose first line ends in "No such file or directory" or its kin; or a text of one line that says of the call
+    that it was "not executed" or is "denied by policy"; or a text of several lines whose last one begins with "error:
+    " or "fatal: "; or a page that stands in place of the one asked for, because the reader was blocked or is to prove
+    that he is human; or an object with an exit code other than 0 and nothing but `stderr`. Anything else is a success:
+    that tests failed is what their tool was asked to find out.
     """
     if isinstance(output, str):
-        head = output[:_HEAD]
-        words = head.lower().lstrip()
-        if words[:1] == "{" and len(output) <= _JSON_LIMIT:
-            return _json_failed(output)
-        # Looking for the words first is faster than the patterns, and nearly always settles it; a letter is found
-        # faster still.
-        if _FAILURE_TEXT.match(words):
-            return True
-        telling = ("v" in words and "valid" in words) or "not " in words or " by " in words
-        if ":" in words and ": " in words:
-            if _AFTER_NAME.match(words) or _ERROR_NAME.match(head):
-                return True
-            telling = telling or "directory" in words or "denied" in words or "not found" in words
-        if "(" in words and "() " in words and _ARGUMENTS.match(words):
-            return True
-        named = "error" in words or ("x" in words and "exception" in words) or ("k" in words and "traceback" in words)
-        if named and _ERROR_TEXT.match(head):
-            return True
-        if telling and _FAILURE_LINE.match(head):
-            return True
-        return "\n" in output and _shows_further_down(output)
+        return _text_failed(output)
     if isinstance(output, BaseException):
         return True
     return isinstance(output, Mapping) and _object_failed(output)
 
 
-def _shows_further_down(text: str) -> bool:
-    return _ends_in_failure(text) or (len(text) <= _WALL_SIZE and _WALL.search(text) is not None)
+def _text_failed(output: str) -> bool:
+    head = output[:_HEAD]
+    words = head.lower().lstrip()
+    if words[:1] == "{" and len(output) <= _JSON_LIMIT:
+        return _json_failed(output)
+    # Looking for the words first is faster than the patterns, and nearly always settles it; a letter is found
+    # faster still.
+    if _FAILURE_TEXT.match(words):
+        return True
+    telling = ("v" in words and "valid" in words) or "not " in words or " by " in words
+    if ":" in words and ": " in words:
+        if _AFTER_NAME.match(words) or _named_error(head):
+            return True
+        telling = telling or "directory" in words or "denied" in words or "not found" in words
+    if "(" in words and "() " in words and _ARGUMENTS.match(words):
+        return True
+    named = "error" in words or ("x" in words and "exception" in words) or ("k" in words and "traceback" in words)
+    if named and _ERROR_TEXT.match(head):
+        return True
+    if telling and (_FAILURE_LINE.match(head) or ("\n" not in output.rstrip() and _KEPT_FROM.match(head))):
+        return True
+    if "\n" in output:
+        return _ends_in_failure(output) or is_wall(output)
+    return "<" in words and is_wall(output)
+
+
+def _named_error(head: str) -> bool:
+    """Whether a text begins with the name of an error: one with a module before it, or with a message that reads so.
+
+    Names of events and of figures are made the same way: `PaymentFailed: order 1003`.
+    """
+    name = _ERROR_NAME.match(head)
+    return name is not None and ("." in name[0] or root_of(head[name.end() :]) != "other")
 
 
 def _ends_in_failure(text: str) -> bool:
@@ -200,12 +229,17 @@ def _json_failed(text: str) -> bool:
 
 
 def _tells_an_error(fields: Mapping[Any, Any]) -> bool:
-    """Whether an object with a code and a message holds nothing else, and the code is one of an error."""
+    """Whether an object with a code and a message holds nothing else, and the code is known as one of an error."""
     code = fields["code"]
     if isinstance(code, bool) or not isinstance(code, int | str) or len(fields) > len(_ENVELOPE):
         return False
-    failed = abs(code) >= _HTTP_ERROR if isinstance(code, int) else code.lower() not in _FINE_CODES and code != ""
-    return failed and all(str(name).lower() in _ENVELOPE for name in fields)
+    message, code = fields["message"], str(code)[:_LONGEST_CODE]
+    if _ERROR_CODE.fullmatch(code) is None:
+        if not code.isdigit() or int(code) < _HTTP_ERROR or not isinstance(message, str):
+            return False
+        if _ERROR_MESSAGE.search(message[:_HEAD]) is None:
+            return False
+    return all(str(name).lower() in _ENVELOPE for name in fields)
 
 
 def _object_failed(fields: Mapping[Any, Any]) -> bool:
