@@ -30,8 +30,10 @@ Trait = Literal["reads", "mutates", "tests", "polls", "waits", "searches", "dele
 
 
 _MOST_A_MILLION = 1_000_000
-_LONGEST_NAME = 60  # characters of a name that an error repeats
 """US dollars for a million tokens; more is a slip of the pen."""
+
+_LONGEST_NAME = 60
+"""Characters of a name that an error repeats."""
 
 
 def _dollars(value: Any) -> Decimal:
