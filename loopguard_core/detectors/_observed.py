@@ -22,7 +22,7 @@ _COUNTS = re.compile(r"(?<![\w.,-])\d{1,6}(?![\w.])")
 _SPENT = re.compile(
     r"\b(?:credits?|balance|budget|quota|tokens?|funds|allowance|battery|fuel|attempts?|tries|retries)\b(?: \w{1,12})?"
     r"\W{0,6}\d[\d.,]*"
-    r"|\$\s?\d[\d.,]*|\d[\d.,]*\s(?:credits?|tokens?|attempts?|tries|retries)\b",
+    r"|\$\s?\d[\d.,]*|(?<!\d)\d[\d.,]{0,24}+\s(?:credits?|tokens?|attempts?|tries|retries)\b",
     re.IGNORECASE,
 )
 _MOST_COUNTS = 16
