@@ -33,6 +33,7 @@ REFUSED_WITHIN = 96
 """Characters of a result within which that begins: SDKs put a word like "Observation: " or "Error: " before it."""
 
 _EDGE = 64 * 1024
+_FAILURE = 16 * 1024  # of a longer one its two ends tell what kind it is
 _FIGURES = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)*(?:[eE][-+]?\d+)?")
 _TELLING_LINE = 16
 _MAX_SIZE = 1_000_000
@@ -83,9 +84,10 @@ class Result:
         self.failed = failed
         self.digest = ("!" if failed else "=") + xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
         # What changes by itself makes no failure a new one either.
-        self.failure: Failure | None = (
-            classify(text, masker(text), echoes, tool) if failed and masker is not None else None
-        )
+        self.failure: Failure | None = None
+        if failed and masker is not None:
+            ends = text if self.size <= _FAILURE else f"{text[: _FAILURE // 2]}\n{text[-_FAILURE // 2 :]}"
+            self.failure = classify(ends, masker(ends), echoes, tool)
         self.plain: str | None = text
         self.held = len(text)
         self._masker = masker

@@ -23,10 +23,8 @@ from loopguard_core._shell_programs import Kind, kind_of_part
 _LONG = 4096
 _QUOTES = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
 _PLAIN_WORD = re.compile(r"[\w./:@%+-]+")
-_HEREDOC = re.compile(
-    r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(\w+)(?P=quote)([^\n]*)\n.*?^[ \t]*\2\b", re.DOTALL | re.MULTILINE
-)
-_CUT_HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(\w+)(?P=quote)([^\n]*)\n.*", re.DOTALL)
+_HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
+_FIRST_WORD = re.compile(r"[ \t]*(\w+)")
 _TOLD = re.compile(r"\b(?:ba|z|da)?sh\s+-[a-z]*c\s+(?:'([^']*)'|\"((?:[^\"\\]|\\.)*)\")", re.DOTALL)
 _SUBSTITUTION = re.compile(r"\$\((?!\()|`")
 _REDIRECT = re.compile(r"(?<![<>=&\d-])(?:\d?>>?(?!>)|&>)\s*(?!&|/dev/(?:null|stderr|stdout)|\s*$)\S")
@@ -74,8 +72,7 @@ def kind_of(command: str) -> tuple[Kind, bool]:
     """
     plain = command[:_LONG]
     if "<<" in plain:
-        plain = _HEREDOC.sub(r"\3", plain)
-        plain = _CUT_HEREDOC.sub(r"\3", plain) if len(command) > _LONG else plain
+        plain = _without_documents(plain, cut=len(command) > _LONG)
     if "sh " in plain:
         plain = _TOLD.sub(lambda told: "; " + (told[1] or told[2] or "").replace("\\", "") + " ", plain)
     if "'" in plain or '"' in plain:
@@ -90,6 +87,43 @@ def kind_of(command: str) -> tuple[Kind, bool]:
     if "unknown" in rest or not kinds:
         return "unknown", sleeps
     return ("tests" if "tests" in rest else "reads" if rest else "sleeps"), sleeps
+
+
+def _without_documents(command: str, *, cut: bool) -> str:
+    """A command without what it hands over as here-documents; one without an end is none.
+
+    Line by line, because a pattern that looks for each end reads a hostile command once for each beginning.
+
+    Args:
+        command: The command.
+        cut: Whether it goes on: then one without an end goes on, too.
+    """
+    lines = command.split("\n")
+    ends: dict[str, list[int]] = {}
+    for place in range(len(lines) - 1, 0, -1):  # the next one last, where it is taken from
+        if word := _FIRST_WORD.match(lines[place]):
+            ends.setdefault(word[1], []).append(place)
+    kept: list[str] = []
+    place, begun = 0, ""
+    while place < len(lines):
+        line = lines[place]
+        first: re.Match[str] | None = None
+        for document in _HEREDOC.finditer(line) if "<<" in line else ():
+            first = first or document
+            places = ends.get(document["end"], [])
+            while places and places[-1] <= place:
+                places.pop()
+            if places:
+                begun += line[: document.start()] + line[document.end() :]
+                place = places[-1]
+                lines[place] = _FIRST_WORD.sub("", lines[place], count=1)
+                break
+        else:
+            if first is not None and cut and place < len(lines) - 1:
+                return "\n".join([*kept, begun + line[: first.start()] + line[first.end() :]])
+            kept.append(begun + line)
+            place, begun = place + 1, ""
+    return "\n".join(kept)
 
 
 def _unquoted(match: re.Match[str]) -> str:

@@ -31,3 +31,35 @@ def spent(
 @pytest.mark.parametrize("unit", ["1", "1,", "1.", "$1", "tokens ", "tokens a ", "credits: ", "1 "])
 def test_a_number_that_fell_in_a_text_of_numbers(unit: str) -> None:
     assert spent(lambda number: f"{20 - number} " + unit * (2040 // len(unit))) < 15
+
+
+@pytest.mark.parametrize("unit", ["tool", "function", "x y ", "a/", "connect to ", "expected "])
+def test_a_long_failure(unit: str) -> None:
+    """Of a long one its ends tell what kind it is."""
+    text = "Error: " + unit * (64_000 // len(unit))
+    times = []
+    for _ in range(3):
+        session = LoopGuard().session()
+        session.begin_round([ToolCall("1", "read_file", {})])
+        began = time.process_time()
+        session.record_result("1", text)
+        times.append(time.process_time() - began)
+    assert min(times) < 0.018
+
+
+def test_what_varies_in_the_middle_of_a_long_failure_makes_it_no_other_kind() -> None:
+    kinds = []
+    for middle in ("permission denied", "429 too many requests"):
+        session = LoopGuard().session()
+        session.begin_round([ToolCall("1", "read_file", {})])
+        session.record_result("1", f"Error: connection refused\n{'a line ' * 2000}{middle}{' of it' * 2000}")
+        session.begin_round([ToolCall("2", "read_file", {"n": 1})])
+        kinds.append(session.save()["history"]["known"][0][4][5][:2])
+    assert kinds[0] == kinds[1]
+    assert kinds[0][0] == "network"
+
+
+@pytest.mark.parametrize("unit", ["<<a\n", "<<a", "<<-'a'\n", "`", "sh -c '", "echo "])
+def test_a_hostile_command(unit: str) -> None:
+    commands = [unit * (size // len(unit)) for size in (4096, 8192)]
+    assert spent(lambda _: "x", "bash", lambda number: {"command": commands[number % 2], "n": number}) < 14
