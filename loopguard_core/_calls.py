@@ -114,7 +114,9 @@ class Identifier:
 
     def nature(self, tool: str, annotations: Mapping[str, Any] | None = None) -> Nature:
         """What is known of a tool. The policy beats annotations, and those beat what its name says."""
-        hints = None if annotations is None else tuple(annotations.get(name) for name in _HINTS)
+        if not isinstance(annotations, Mapping):
+            annotations = None
+        hints = None if annotations is None else tuple(_hint(annotations.get(name)) for name in _HINTS)
         known = self._natures.get((tool, hints))
         if known is None:
             if len(tool) > _LONG_NAME:
@@ -177,6 +179,11 @@ def _searching(base: Nature, settings: ToolSettings) -> tuple[Nature, Traits]:
     fields = settings.loop_key if isinstance(settings.loop_key, tuple) else ()
     base = replace(base, searches=True, declared_search=True, search_fields=fields)
     return base, traits - {"searches"} | ({"reads"} if "mutates" not in traits else set())
+
+
+def _hint(value: Any) -> bool | None:
+    """What a server declares: whatever is no yes and no no says nothing."""
+    return value if isinstance(value, bool) else None
 
 
 _LONG_NAME = 200

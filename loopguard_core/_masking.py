@@ -62,7 +62,7 @@ PICTURE = re.compile(
 
 # A field in any notation, with its value: `"messageId": "m0"`, `pid=4000`, `session: calm-river`.
 _FIELD = re.compile(
-    r"(?<![A-Za-z0-9_])([A-Za-z][\w-]{0,40})(\"?\s{0,2}[=:]\s{0,2})"
+    r"(?<!\w)(?<!\w-)([A-Za-z][\w-]{0,40})(\"?\s{0,2}[=:]\s{0,2})"
     r"(\"(?:[^\"\\]|\\.){0,200}\"|'[^']{0,200}'|[^\s,;&|)(\[\]{}<>\"']{1,200})"
 )
 # A word that holds a digit, and a unit of time behind it.
@@ -84,7 +84,8 @@ _STAMP = re.compile(
     r"|20\d\d-\d\d-\d\d[T_-]\d\d[_-]?\d\d[_-]?\d\d(?:[_-]\d{1,6})?Z?)(?=[._-]|$)"
 )
 # What a call that changes something made: its number in an address, or behind a `#`.
-_NEW_NUMBER = re.compile(r"(?<=://)([^\s\"'<>]{1,300}/)\d{1,18}(?![\w.-])|(?<![\w&])#\d{1,9}\b")
+_NEW_NUMBER = re.compile(r"(?<=://)[^\s\"'<>]{1,300}+|(?<![\w&])#\d{1,9}\b")
+_NUMBER_IN_PATH = re.compile(r"(?<=/)\d{1,18}(?![\w-]|\.\w)")
 _MONTHS = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _MONTH = re.compile(
     rf"\b{_MONTHS}[a-z]{{0,6}}\.?\s{{1,2}}\d{{1,2}}(?![\d:])(?:,? \d{{4}}\b)?"
@@ -197,18 +198,25 @@ class Masker:
         masks: Names from `MASKS`, and functions of the caller, which run first.
         mutates: Whether the call changes something, or hands work over.
         searches: Whether it searches.
+        takes: Whether it takes the next of many, as from a queue: then the number of what it got is the answer.
     """
 
-    __slots__ = ("_functions", "_mutates", "_named")
+    __slots__ = ("_functions", "_makes", "_mutates", "_named")
 
     def __init__(
-        self, masks: Iterable[MaskName | UserMasker] = MASKS, *, mutates: bool = False, searches: bool = False
+        self,
+        masks: Iterable[MaskName | UserMasker] = MASKS,
+        *,
+        mutates: bool = False,
+        searches: bool = False,
+        takes: bool = False,
     ) -> None:
         masks = tuple(masks)
         self._functions: tuple[UserMasker, ...] = tuple(mask for mask in masks if callable(mask))
         named = {mask for mask in masks if isinstance(mask, str)}
         self._named = frozenset(named - (set() if mutates else {"ids"}) - (set() if searches else {"scores"}))
         self._mutates = mutates
+        self._makes = mutates and not takes
 
     def __call__(self, text: str, echoes: Sequence[str] = ()) -> str:
         """The text with holes where it changes by itself.
@@ -224,14 +232,14 @@ class Masker:
         masked = text
         for echo in echoes:
             masked = masked.replace(echo, HOLE)
-        if "paths" in self._named and ("/" in masked or "\\" in masked):
+        if "paths" in self._named and ("/" in masked or "\\Temp\\" in masked):
             masked = _TEMPORARY.sub(HOLE, masked)
         if "transport" in self._named and masked.startswith("["):
             masked = _JOB.sub(HOLE, masked)
         if ("." in masked or "/" in masked) and "hashes" in self._named and PICTURE.search(masked, 0, _EDGE):
             masked = _PICTURE_SIZE.sub(HOLE, _PICTURE_DATA.sub(HOLE, masked))
-        if self._mutates and "ids" in self._named:
-            masked = _NEW_NUMBER.sub(lambda number: f"{number[1] or '#'}{HOLE}", masked)
+        if self._makes and "ids" in self._named and ("#" in masked or "://" in masked):
+            masked = _NEW_NUMBER.sub(_without_number, masked)
         masked = _FIELD.sub(self._field, masked)
         if "timestamps" in self._named:
             masked = _WEEKDAY.sub(HOLE, _MONTH.sub(HOLE, masked))
@@ -336,6 +344,11 @@ def words_but_ids(text: str) -> int:
     A number to compare within one process, so that a result need not be read again for each other one.
     """
     return hash(frozenset([word for word in _WORDS.findall(text, 0, _EDGE) if word.isalpha()]))
+
+
+def _without_number(found: re.Match[str]) -> str:
+    """An address without the numbers in its path, or the place of a number behind `#`."""
+    return f"#{HOLE}" if found[0].startswith("#") else _NUMBER_IN_PATH.sub(HOLE, found[0])
 
 
 def _random(word: str) -> bool:

@@ -65,7 +65,8 @@ _OVERLAP_TITLED = 0.2
 _OTHERWISE_EQUAL = 2
 _LEAST_PROSE = 20
 _TITLE_WORDS = 2
-_PLACES = frozenset({"coordinate", "coordinates", "position", "x", "y"})
+_PLACES = frozenset({"coordinate", "coordinates", "position"})  # of two numbers
+_PLANE = 2
 _PIXELS = 12  # what somebody moves who thinks that he has just missed
 
 
@@ -125,7 +126,7 @@ def likeness(
 
 def _beside(arguments: Mapping[Any, Any], *, mutates: bool) -> frozenset[str]:
     """The fields of a call that change nothing about what it does."""
-    if not _WRITTEN.isdisjoint(arguments):
+    if any(arguments.get(key) for key in _WRITTEN):  # strict schemas send every field, empty or not
         return BESIDE | _INSTRUCTIONS
     return BESIDE if mutates or _DEEDS.isdisjoint({_plain(key) for key in arguments}) else BESIDE | _LABELS
 
@@ -165,11 +166,16 @@ def same_place(before: Any, after: Any) -> bool:
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or before.keys() != after.keys():
         return False
     different = [key for key in after if before[key] != after[key]]
-    return bool(different) and all(key in _PLACES and _close(before[key], after[key]) for key in different)
+    flat = "x" in after and "y" in after
+    return bool(different) and all(
+        (isinstance(after[key], list) if key in _PLACES else flat and key in ("x", "y"))
+        and _close(before[key], after[key])
+        for key in different
+    )
 
 
 def _close(before: Any, after: Any) -> bool:
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after) == _PLANE:
         return all(_close(one, other) for one, other in zip(before, after, strict=True))
     plain = (int, float)
     return type(before) in plain and type(after) in plain and abs(before - after) <= _PIXELS

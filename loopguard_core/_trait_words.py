@@ -21,11 +21,17 @@ MUTATION_WORDS = frozenset(
     sell purchase withdraw invite share grant revoke enable disable reset restart rollback revert undo drop
     truncate register subscribe unsubscribe notify message email mail sms tweet dm issue file escalate resolve
     provision scale migrate import record log charge modify change complete finish trigger spawn kill terminate
-    start stop launch upgrade downgrade rewrite overwrite turn toggle lock unlock dim activate deactivate
+    start stop launch upgrade downgrade rewrite overwrite toggle lock unlock dim activate deactivate
     crear enviar actualizar borrar eliminar guardar publicar escribir
     creer envoyer supprimer publier ecrire enregistrer senden erstellen anlegen loeschen speichern schreiben buchen
     criar atualizar apagar salvar inviare""".split()
 )
+TAKING_WORDS = frozenset(
+    "receive pop next dequeue pull take claim lease draw roll deal import step advance sample record guess".split()
+)
+"""Words for taking the next of many."""
+SWITCHING_WORDS = frozenset("turn switch".split())
+SWITCHED = frozenset("on off up down".split())
 STARTING_WORDS = frozenset(
     """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule
     build""".split()

@@ -61,8 +61,11 @@ _SQL_WRITES = frozenset(
     {"insert", "update", "delete", "create", "drop", "alter", "merge", "truncate", "grant", "replace", "upsert", "copy"}
 )
 _LONGEST_NAME = 200
+# A word and what only stands in a command line: an option, a path, a sign of the shell. `move forward` has none.
+_COMMAND_LINE = re.compile(r"^\s*\S+\s.*?(?:(?<!\S)--?[A-Za-z]|[/|><=$\\`'\"]|&&|;|\w\.\w)", re.DOTALL)
 _MASK = Masker()
 _MASK_MUTATING = Masker(mutates=True)
+_MASK_TAKING = Masker(mutates=True, takes=True)
 _MASK_SEARCHING = Masker(searches=True)
 
 
@@ -189,6 +192,7 @@ def _from_words(plain: str, words: list[str]) -> Nature:
         writes_files=writes_files,
         searches=searches,
         mask=_MASK_SEARCHING if searches else _MASK,
+        mask_mutating=_MASK_MUTATING if known.TAKING_WORDS.isdisjoint(words) else _MASK_TAKING,
         thinks=bool(known.THINKING_WORDS & set(words)),
         plans=bool(known.PLAN_WORDS & set(words)) and "reads" not in traits,
         deed="reads" not in traits,
@@ -212,6 +216,8 @@ def _verb(words: list[str], *, ui: bool) -> Traits:
             return READS
         if word in known.MUTATION_WORDS:
             return MUTATES
+        if word in known.SWITCHING_WORDS and not known.SWITCHED.isdisjoint(words):
+            return MUTATES  # `turn_on_light`, and not `turn_page`
     return MUTATES if ui else UNKNOWN
 
 
@@ -227,7 +233,10 @@ def _of_deed(arguments: Any) -> Traits | None:
 def _ran(arguments: Any) -> Traits:
     """What a command line among the arguments does, where the tool is no shell by its name: `run_on_host`."""
     command = arguments.get("command") if type(arguments) is dict else None
-    return _of_command(command) if type(command) is str and " " in command else UNKNOWN
+    if type(command) is not str or _COMMAND_LINE.search(command[:_LONGEST_NAME]) is None:
+        return UNKNOWN
+    traits = _of_command(command)
+    return UNKNOWN if traits == WAITS else traits
 
 
 def _deed(arguments: Any) -> str | None:

@@ -5,6 +5,7 @@ Worked out once, while the text is there, and kept as a number: saved state hold
 
 from __future__ import annotations
 
+import json
 import re
 
 from loopguard_core._masking import PICTURE
@@ -64,6 +65,7 @@ _PENDING_TEXT = re.compile(
     r"|^\W{0,3}(?:" + _PROGRESS_WORDS + r")\b|\b\d{1,2}(?:\.\d+)?\s?%|" + "|".join(_ELSEWHERE),
     re.IGNORECASE,
 )
+_BEGINS_PENDING = re.compile(r"\W{0,3}(?:in[_-]progress|queued|pending|waiting)\b", re.IGNORECASE)  # no sentence does
 # In lower case: without one of these a pattern cannot match, and looking for them is far faster.
 _NEEDS_UNCHANGED = ("chang", "no ", "same ", "identical ", "nothing ", "没有变化", "无变化", "変更なし", "変化なし")
 _NEEDS_PENDING = (
@@ -103,9 +105,17 @@ _FOUND_NOTHING = re.compile(
     r'|customers|invoices|transactions|incidents|tasks)"'
     r"\s*:\s*(?:\[\s*\]|\{\s*\}|null|0\b|\"\")"
 )
-# What is counted so while it comes about: pods, replicas, shards, steps.
+_OWN_ID = frozenset("id uuid uid key sku number customer_id customerId user_id userId account_id order_id".split())
+_OWN_NAME = "name title subject email phone firstname first_name firstName display_name full_name address price".split()
+# What is counted so while it comes about: pods, replicas, shards, steps. In a column of a table, or beside the word.
 _OF_SO_MANY = ("ready", "replicas", "up-to-date", "completions", "progress", "synced", "healthy")
-_SO_MANY = re.compile(r"(?<![\w/.:-])(\d{1,5})/(\d{1,5})(?![\w/.:-])")
+_SO_MANY_COLUMN = re.compile(
+    r"^(?:[A-Z][A-Z() -]*\s)?(?:READY|UP-TO-DATE|COMPLETIONS|PROGRESS|REPLICAS)\b", re.MULTILINE
+)
+_PART = r"(?<![\w/.:-])(\d{1,5})/(\d{1,5})(?![\w/.:-])"
+_SO_MANY = re.compile(_PART)
+_SO_MANY_BEHIND = re.compile(rf"(?<![\w-])(?:{'|'.join(_OF_SO_MANY)})\"?\s?[:=(]?\s?\"?{_PART}", re.IGNORECASE)
+_SO_MANY_BEFORE = re.compile(rf"{_PART} (?:[a-z]{{3,12}} )?(?:are )?(?:{'|'.join(_OF_SO_MANY)})\b", re.IGNORECASE)
 # The states of Slurm's table of jobs, which are two letters there.
 _QUEUE_TABLE = re.compile(r"NODELIST\(REASON\)\s*\n.*\s(?:PD|CF|CG|R)\s")
 _FAILING = re.compile(
@@ -135,6 +145,8 @@ def what_it_says(text: str) -> int:
     if "/" in words and "backoff" not in words and _has(_OF_SO_MANY, words) and _part_of(head):
         return facts | Says.PENDING
     pending = _has(_NEEDS_PENDING, words)
+    if pending and short and _BEGINS_PENDING.match(text):  # what is said first holds of the whole
+        return facts | Says.PENDING
     if pending and (_PENDING_FIELD.search(head) or (short and not ended and _PENDING_TEXT.search(text))):
         facts |= Says.PENDING
     elif ended:
@@ -144,14 +156,26 @@ def what_it_says(text: str) -> int:
 
 def _part_of(text: str) -> bool:
     """Whether so many of so many are there, and some are missing: `READY 5/6`."""
-    return any(int(part[1]) < int(part[2]) for part in _SO_MANY.finditer(text))
+    parts = [*_SO_MANY_BEHIND.findall(text), *_SO_MANY_BEFORE.findall(text)]
+    if (column := _SO_MANY_COLUMN.search(text)) is not None:
+        parts += _SO_MANY.findall(text, column.end())
+    return any(int(part) < int(whole) for part, whole in parts)
 
 
 def is_empty(text: str) -> bool:
     """Whether a result is an empty or negative answer; only an object can be long and say that nothing was found."""
     if len(text) <= 2 * _NOTHING and _EMPTY.match(text):
         return True
-    return text[:1] == "{" and _FOUND_NOTHING.search(text) is not None
+    return text[:1] == "{" and _FOUND_NOTHING.search(text) is not None and not _is_record(text)
+
+
+def _is_record(text: str) -> bool:
+    """Whether a JSON object is something of its own: a customer who has no orders was found."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and not _OWN_ID.isdisjoint(fields) and any(fields.get(name) for name in _OWN_NAME)
 
 
 def _has(needles: tuple[str, ...], words: str) -> bool:

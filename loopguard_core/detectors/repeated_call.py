@@ -123,6 +123,8 @@ class RepeatedCall(Detector):
             key, identity = call.tool_key, call.identity
             before = self._tools.get(key)
             last = None if before is None else before.get(identity)
+            if last is not None and self._forgotten(call):
+                last = None
             streak = _Streak(1, number) if last is None else self._next(last, call, number)
             if before is not None and len(before) == 1:  # one in place of another: nothing to count
                 before.clear()
@@ -139,13 +141,18 @@ class RepeatedCall(Detector):
             key = call.tool_key
             present = rounds.setdefault(key, {})
             last = self._tools.get(key, {}).get(call.identity)
-            present[call.identity] = _Streak(1, number) if last is None else self._next(last, call, number)
+            again = last is not None and not self._forgotten(call)
+            present[call.identity] = self._next(last, call, number) if last and again else _Streak(1, number)
         findings: list[Finding] = []
         for call in calls:
             findings.extend(self._report(call, rounds[call.tool_key][call.identity], calls))
         for key, present in rounds.items():
             self._remember(key, present, self._tools.get(key))
         return findings
+
+    def _forgotten(self, call: ObservedCall) -> bool:
+        """Whether so much else was asked for since that the session no longer knows the call: that ends a streak."""
+        return call.past is None and self._history is not None
 
     def _next(self, last: _Streak, call: ObservedCall, number: int) -> _Streak:
         if call.probe:

@@ -42,6 +42,7 @@ _REASONS = {
     "rate": "too many requests",
     "timeout": "timeouts",
     "network": "the network",
+    "contention": "locks that others hold",
     "unavailable": "a service that is not available",
     "auth": "missing rights",
     "resource": "a lack of space or memory",

@@ -22,6 +22,7 @@ _SUMMARY = re.compile(
     r" (?:compact|summari[sz]|condens|truncat)"
     r"|\A\W{0,3}(?:compacted|summari[sz]ed) (?:context|conversation|history)"
     r"|\A\W{0,3}(?:\w+ )?summary of (?:the |our |your )?(?:earlier|previous|prior|conversation|session|work|progress)"
+    r"[^.?!\n:\]]{0,60}[:\]\n]\s*\S"  # and what it says: a user may ask for one
     r"|continued from a previous conversation|produced a summary of its thinking",
     re.IGNORECASE,
 )

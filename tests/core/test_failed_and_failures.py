@@ -19,8 +19,10 @@ FAILED: list[Any] = [
     {"code": "EACCES", "message": "x"},
     "<!DOCTYPE html><html><title>Just a moment...</title><script>go();</script></html>",
     "<html><title>Attention Required! | Cloudflare</title></html>",
-    "Just a moment...\nVerify you are human by completing the action below.\nThe site reviews the security of your "
-    "connection",
+    (
+        "Just a moment...\nVerify you are human by completing the action below.\nThe site reviews the security of your "
+        "connection"
+    ),
     "[sandbox] command not executed: denied by policy rule `no-delete` (request b68babb0). Ask the user.",
     "Call denied by your permissions.",
     "Permission to use Bash with command npm install lodash@^4 has been denied.",
@@ -146,8 +148,10 @@ FINE: list[Any] = [
     "AuthTimeout: 0 today, SessionExpired: 3, all fine",
     "MissingHeartbeat (sensor 3): resolved",
     "ImagePullFailed: pod 3; later pulled and running",
-    "import React from 'react';\nexport function Gate() {\n  setTimeout(() => ok(), 100);\n"
-    "  return <h1>Verify you are human</h1>; // captcha of Cloudflare\n}\n",
+    (
+        "import React from 'react';\nexport function Gate() {\n  setTimeout(() => ok(), 100);\n"
+        "  return <h1>Verify you are human</h1>; // captcha of Cloudflare\n}\n"
+    ),
     "How to get past pages that ask you to verify you are human",
     "Accessories: 3 found",
     "Request log: 3 entries, none refused",
