@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from decimal import Decimal
 
-from loopguard_core._dollars import dollars_text
+from loopguard_core._dollars import dollars_text, total
 from loopguard_core._limits import ActiveClock, Breach, Counters
 from loopguard_core._policy import Limits
 from loopguard_core._types import Usage
@@ -110,14 +110,14 @@ class Budget:
 
     def _hold_inside(self, cost: Decimal, tokens: int) -> None:
         held_cost, held_tokens = self._held_inside
-        self._held_inside = (held_cost + cost, held_tokens + tokens)
+        self._held_inside = (total(held_cost, cost), held_tokens + tokens)
 
     def _no_room(self, cost: Decimal, tokens: int) -> Breach | None:
         limits, counters = self.limits, self.counters
         if not limits.reserve:
             return None
         held_cost, held_tokens = self._held_inside
-        if limits.cost is not None and counters.cost + held_cost + cost > limits.cost:
+        if limits.cost is not None and total(total(counters.cost, held_cost), cost) > limits.cost:
             held = f" and {dollars_text(held_cost)} held by running calls" if held_cost else ""
             text = (
                 f"the next model call may cost {dollars_text(cost)}, and of the limit of {dollars_text(limits.cost)}"

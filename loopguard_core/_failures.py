@@ -38,8 +38,8 @@ _STATUS = (
     r"|^\W{0,3}(?:error:?\s)?)"
 )
 
-# In this order: the surer sign first. All are in lower case, and so is what they are looked for in: that takes a third of
-# the time that leaving it to the patterns takes.
+# In this order: the surer sign first. All are in lower case, and so is what they are looked for in: that takes a third
+# of the time that leaving it to the patterns takes.
 _SIGNS: Mapping[Root, Sequence[str]] = {
     "rate": (
         r"too many requests|rate.?limit|quota exceeded|throttl|resource.?exhausted",

@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from loopguard_core._bounded import count as _count
+from loopguard_core._dollars import kept, total
 from loopguard_core._policy import Limits
 from loopguard_core._types import TOKEN_FIELDS, EndReason, Usage
 
@@ -76,7 +77,7 @@ class Counters:
         else:
             self._spent_tokens += max(0, usage.total_tokens or 0)
         if usage.cost is not None:
-            self._cost = (self._cost or Decimal(0)) + max(Decimal(0), usage.cost)
+            self._cost = total(self.cost, max(Decimal(0), usage.cost))
         if usage.estimated:
             self._estimated = True
 
@@ -196,7 +197,7 @@ def dollars_of(value: Any) -> Decimal:
     Raises:
         ValueError: It is none.
     """
-    amount = Decimal(value) if isinstance(value, str) and len(value) <= _MAX_DIGITS else Decimal("NaN")
-    if not amount.is_finite() or amount < 0:
+    amount = kept(Decimal(value)) if isinstance(value, str) and len(value) <= _MAX_DIGITS else None
+    if amount is None:
         raise ValueError("a saved cost is the text of a finite amount")
     return amount

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 from loopguard_core._bounded import count, short_text
-from loopguard_core._dollars import plain_dollars
+from loopguard_core._dollars import plain_dollars, total
 from loopguard_core._events import Saving
+from loopguard_core._limits import dollars_of
 from loopguard_core._types import Action, Usage, Verdict
 
 MAX_ROUNDS = 64
@@ -101,7 +103,7 @@ class Spending:
         costs = [cost for number, _, cost in self._calls if number in repeats and cost is not None]
         found: dict[str, Any] = {"wasted_tokens": sum(tokens)} if tokens else {}
         if costs:
-            found["wasted_cost"] = plain_dollars(sum(costs, Decimal(0)))
+            found["wasted_cost"] = plain_dollars(functools.reduce(total, costs))
         return found
 
     def save(self) -> list[Any]:
@@ -122,7 +124,7 @@ class Spending:
                 (
                     count(number),
                     None if tokens is None else count(tokens),
-                    None if cost is None else Decimal(short_text(cost)),
+                    None if cost is None else dollars_of(cost),
                 )
                 for number, tokens, cost in state[-MAX_ROUNDS:]
             )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
+from loopguard_core._dollars import kept
+
 Channel = Literal["content", "reasoning", "arguments"]
 
 EndReason = Literal[
@@ -59,7 +61,6 @@ class ToolCall:
 
 
 _MOST_TOKENS = 2**53
-_MOST_DOLLARS = 10**15  # a hostile exponent, written out, has a million digits
 TOKEN_FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "total_tokens")
 
 
@@ -68,7 +69,7 @@ def _amount(value: object) -> Decimal | None:
         amount = value if isinstance(value, Decimal) else Decimal(str(value))
     except Exception:  # noqa: BLE001  # str() of anything may raise anything
         return None
-    return amount if amount.is_finite() and 0 <= amount <= _MOST_DOLLARS else None
+    return kept(amount)
 
 
 def _tokens(value: object) -> int | None:
@@ -91,8 +92,9 @@ class Usage:
         cached_tokens: The part of `input_tokens` read from a cache.
         reasoning_tokens: The part of `output_tokens` spent on reasoning.
         total_tokens: What the provider calls the total; worked out from the two parts if absent.
-        cost: US dollars. Numbers and numeric strings are turned into `Decimal` exactly as written; what is no amount
-            (text, negative, not finite, above 10^15) is unknown. Adapters pass on what a provider says as it is.
+        cost: US dollars. Numbers and numeric strings are turned into `Decimal` as written, to the eighteenth decimal;
+            what is no amount (text, negative, not finite, above 10^15) is unknown. Adapters pass on what a provider
+            says as it is.
         estimated: Whether tokens, and so the cost, are loopguard's own estimate, because the provider reported none.
     """
 
