@@ -31,7 +31,8 @@ _LONGEST_CODE = 80
 
 # Such as: Error: x / TimeoutError: x / requests.exceptions.ConnectionError(x) / [ERROR] x / Traceback (most recent
 _ERROR_TEXT = re.compile(
-    r"\s*(?:\[?(?:fatal |internal |tool |execution |runtime )?(?:error|exception)\]?(?:[:!(\s]|$)"
+    r"[\s╷│]*(?:<(?:\w{1,24}_)?errors?(?:_\w{1,24})?>"
+    r"|\[?(?:fatal |internal |tool |execution |runtime )?(?:error|exception)\]?(?:[:!(\s]|$)"
     r"|an? (?:\w{1,20} )?(?:error|exception) (?:occurred|was raised|happened)"
     r"|(?!no |zero |without )(?:[\w-]{1,24} ){1,3}error(?: code)?\s?[:(#-]?\s?(?:-?\d|:|$)"
     r"|(?:[\w.]+\.)?\w*(?:Error|Exception)\s*[:(]"
@@ -70,6 +71,7 @@ _STATUS_WORDS = (
 _FAILURE_TEXT = re.compile(
     rf"{_PHRASES}|(?:failed|failure|fatal|denied|错误|失败|エラー)\s*[:：(]|http(?:/[\d.]+)?\s[45]\d\d\b"
     rf"|[45]\d\d\s+{_STATUS_WORDS}|net::err_\w|sudo: |npm err(?:or|!) |;; connection timed out"
+    r"|[\w:.-]{1,60} hook (?:error|failed|blocked|declined)\b"
     r"|getaddrinfo |connect e(?:conn|timedout|netun|hostun|acces)|socket hang up"
 )
 _AFTER_NAME = re.compile(

@@ -51,6 +51,7 @@ _SIGNS: Mapping[Root, Sequence[str]] = {
         r"(?:invalid|expired|missing|bad|incorrect) (?:api.?key|token|credential|password|signature)",
         r"invalid.?(?:grant|token)\b",
         r"(?:token|credential|session|login|api.?key)s? (?:has |have |is |are |was )?(?:been )?(?:expired|revoked)",
+        r"no valid credential|unable to locate credentials|could not load credentials|getting credentials",
         r"(?:expired|revoked) (?:access |refresh |bearer |oauth )?(?:token|credential|session)",
         rf"login required|password is required|{_STATUS}40[13]\b|权限不足|拒绝访问",
     ),

@@ -55,6 +55,7 @@ MAX_USER_OUTPUT = 128 * 1024
 
 PICTURE = re.compile(
     r"\bimage/(?:png|jpe?g|webp|gif|bmp)\b"
+    r"|[<\[](?:image|screenshot)\b[^>\]\n]{0,80}\b(?:png|jpe?g|webp|gif|bmp)\b"
     r"|\w\.(?:png|jpe?g|webp|gif|bmp)\b(?=.{0,200}\b(?:bytes|md5|sha\d|width|height|pixels|\d{2,5}x\d{2,5})\b)",
     re.IGNORECASE | re.DOTALL,
 )
@@ -236,7 +237,11 @@ class Masker:
             masked = _TEMPORARY.sub(HOLE, masked)
         if "transport" in self._named and masked.startswith("["):
             masked = _JOB.sub(HOLE, masked)
-        if ("." in masked or "/" in masked) and "hashes" in self._named and PICTURE.search(masked, 0, _EDGE):
+        if (
+            ("." in masked or "/" in masked or "<" in masked or "[" in masked)
+            and "hashes" in self._named
+            and PICTURE.search(masked, 0, _EDGE)
+        ):
             masked = _PICTURE_SIZE.sub(HOLE, _PICTURE_DATA.sub(HOLE, masked))
         if self._makes and "ids" in self._named and ("#" in masked or "://" in masked):
             masked = _NEW_NUMBER.sub(_without_number, masked)

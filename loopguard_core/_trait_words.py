@@ -32,6 +32,11 @@ TAKING_WORDS = frozenset(
 """Words for taking the next of many."""
 SWITCHING_WORDS = frozenset("turn switch".split())
 SWITCHED = frozenset("on off up down".split())
+ENGLISH_COMMANDS = frozenset(
+    """cat copy cut date del fg find head join kill less look make man more move open play read say set sleep sort split
+    start stop tail talk tell test time top touch type wait watch write""".split()
+)
+"""Programs whose names are words that a game or a robot may be told, too."""
 STARTING_WORDS = frozenset(
     """start launch run exec execute spawn trigger submit create begin deploy invoke queue enqueue schedule
     build""".split()

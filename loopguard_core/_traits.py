@@ -61,7 +61,7 @@ _SQL_WRITES = frozenset(
     {"insert", "update", "delete", "create", "drop", "alter", "merge", "truncate", "grant", "replace", "upsert", "copy"}
 )
 _LONGEST_NAME = 200
-# A word and what only stands in a command line: an option, a path, a sign of the shell. `move forward` has none.
+# What only stands in a command line: an option, a path, a sign of the shell. `move forward` has none of them.
 _COMMAND_LINE = re.compile(r"^\s*\S+\s.*?(?:(?<!\S)--?[A-Za-z]|[/|><=$\\`'\"]|&&|;|\w\.\w)", re.DOTALL)
 _MASK = Masker()
 _MASK_MUTATING = Masker(mutates=True)
@@ -233,7 +233,11 @@ def _of_deed(arguments: Any) -> Traits | None:
 def _ran(arguments: Any) -> Traits:
     """What a command line among the arguments does, where the tool is no shell by its name: `run_on_host`."""
     command = arguments.get("command") if type(arguments) is dict else None
-    if type(command) is not str or _COMMAND_LINE.search(command[:_LONGEST_NAME]) is None:
+    if type(command) is not str or " " not in command:
+        return UNKNOWN
+    if command.split(None, 1)[0].lower() in known.ENGLISH_COMMANDS and not _COMMAND_LINE.search(
+        command[:_LONGEST_NAME]
+    ):
         return UNKNOWN
     traits = _of_command(command)
     return UNKNOWN if traits == WAITS else traits

@@ -19,6 +19,7 @@ MAX_EDITS = 32
 MAX_FILES = 8
 """Files whose rewrites are counted."""
 
+_SEESAW = 2  # a lap: from then on what follows was there before, if nothing else moves
 _MAX_PENDING = 16  # edits of one round
 
 _OLD = ("old_string", "old_str", "old_text", "old", "search", "find", "before", "original", "from", "o", "pattern")
@@ -92,7 +93,10 @@ class Edits:
             if len(self._undone) > MAX_FILES:
                 self._undone.popitem(last=False)
         if undone.last != number:
-            undone.times, undone.last, undone.news = undone.times + 1, number, self._history.news
+            # To and fro with a new figure each time is a comparison, and a seesaw brings back what was there before.
+            measured = undone.times >= _SEESAW and self._history.last_news > undone.last
+            undone.times += not measured
+            undone.last, undone.news = number, self._history.news
         evidence = {"undone": undone.times, "since_round": undone.since}
         return Finding(undone.times, undone.since, call.identity, "undo", evidence, about=f"<{file}")
 

@@ -28,9 +28,19 @@ _SPENT = re.compile(
 _MOST_COUNTS = 16
 _STEP = 20  # what is done in a lap of work: the number of a frame or a message jumps further
 _KEPT = 2048
+MOVES = 2
+"""Changes that nobody made after which something is known to change by itself."""
+
 MAX_OUTCOMES = 4
 """Outcomes of one identity that are known again when they come back."""
 _HANDLE = 80
+_QUERY = frozenset({"query", "q", "question", "search_query", "search", "keywords", "pattern"})
+# What somebody wrote: a status that is told of in it is not its own.
+_DOCUMENT = re.compile(
+    r"\.(?:md|rst|adoc|tex|docx?|pdf|py|pyi|ipynb|[jt]sx?|mjs|vue|html?|s?css|go|rs|java|kt|rb|php|c|h|cc|cpp|hpp|cs|swift"
+    r"|sql|proto|toml)$",
+    re.IGNORECASE,
+)
 _WAITING_KEY = re.compile(
     r"(?:wait|sleep|delay|yield|block|poll)(?:_?(?:s|secs?|seconds|ms|millis|time|for|interval|minutes))*$",
     re.IGNORECASE,
@@ -60,6 +70,7 @@ class Past:
         polling: True if it was a poll when it was last asked for.
         figures: True if nothing but figures has changed so far.
         falling: Which of the first 16 whole numbers fell by up to 20 with each change so far, as bits: what is left.
+        moved: How often what it returned changed to something new while nothing but reading was done.
         moving: True if the last change is of something that gets on: so many of so many, a percentage, what is left, or
             another page altogether.
         result: The last result that was recorded; None before the first.
@@ -74,6 +85,7 @@ class Past:
         "first",
         "identity",
         "last",
+        "moved",
         "moving",
         "news",
         "polling",
@@ -88,10 +100,15 @@ class Past:
         self.identity = identity
         self.tool = tool
         self.first = self.last = number
-        self.times = self.changes = self.same = self.news = self.falling = 0
+        self.times = self.changes = self.same = self.news = self.falling = self.moved = 0
         self.refused = self.polling = self.moving = self.figures = False
         self.result: Result | None = None
         self.earlier: Sequence[tuple[str | None, int]] = ()
+
+    @property
+    def live(self) -> bool:
+        """Whether it asks about something that changes by itself, such as a price."""
+        return self.moved >= MOVES
 
     @property
     def outcome(self) -> int:
@@ -129,7 +146,7 @@ class Past:
         """As plain JSON."""
         kept = None if self.result is None else self.result.save()
         numbers = [self.first, self.last, self.times, self.changes, self.news, self.same, self.falling]
-        flags = self.refused + 2 * self.polling + 4 * self.figures
+        flags = self.refused + 2 * self.polling + 4 * self.figures + 8 * min(self.moved, MOVES)
         return [self.tool, numbers, flags, kept, [list(row) for row in self.earlier]]
 
     @classmethod
@@ -144,6 +161,7 @@ class Past:
         past.first, past.last, past.times, past.changes, past.news, past.same, past.falling = map(count, numbers)
         past.earlier = tuple((short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:])
         past.refused, past.polling, past.figures = bool(flags & 1), bool(flags & 2), bool(flags & 4)
+        past.moved = count(flags) // 8
         past.result = None if kept is None else Result.restored(kept)
         return past
 
@@ -315,6 +333,8 @@ def _holds_handle(arguments: Any, most: int) -> bool:
         or isinstance(value, bool | int | float)
         or (
             isinstance(value, str)
+            and not (key in _QUERY and " " in value)
+            and not _DOCUMENT.search(value)
             and (len(value) <= most or (len(value) <= _HANDLE and _HANDLE_KEY.search(str(key)[-_HANDLE:])))
         )
         for key, value in arguments.items()

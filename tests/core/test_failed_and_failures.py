@@ -10,6 +10,10 @@ from loopguard_core._failed import judge_error, nothing_done
 from loopguard_core._failures import TRANSIENT, Failure, classify, counts_of, root_of, words_of
 
 FAILED: list[Any] = [
+    "<error_details>\nNo sufficiently similar match found at line: 12",
+    "<tool_use_error>String to replace not found</tool_use_error>",
+    "PreToolUse:Bash hook error: [no-force.sh]: BLOCKED: not allowed by policy",
+    "╷\n│ Error: No valid credential sources found\n│",
     "Command `rm -rf /` was blocked by your policy",
     "The tool call was denied",
     "Tool call not executed: blocked by policy",

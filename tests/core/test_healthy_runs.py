@@ -82,6 +82,18 @@ HEALTHY: dict[str, list[Round]] = {
         for n in range(12)
         for step in (("set_valve", {"position": 5 * n}, "ok"), ("read_flow", {}, "0.0 l/min"))
     ],
+    "a price that is watched": [
+        ("get_quote", {"symbol": "RWE"}, {"symbol": "RWE", "bid": bid})
+        for bid in (31.5, 31.6, 31.4, 31.4, 31.4, 31.4, 31.2, 31.2, 31.2, 31.2, 31.1, 31.0, 31.0, 31.0, 31.0, 30.9)
+    ],
+    "two settings compared five times over": [
+        step
+        for n in range(10)
+        for step in (
+            ("edit_file", {"path": "a.mk", "old": "AB"[n % 2], "new": "BA"[n % 2]}, "a.mk: 1 line changed"),
+            ("run", {"cmd": "./bench --json"}, {"rows": 184210 - 997 * n, "rss": 911 + 7 * n}),
+        )
+    ],
     "customers without orders": [
         (
             "get_customer",
@@ -96,6 +108,32 @@ HEALTHY: dict[str, list[Round]] = {
 @pytest.mark.parametrize("rounds", HEALTHY.values(), ids=HEALTHY.keys())
 def test_nothing_is_refused(rounds: list[Round]) -> None:
     assert refused(rounds) == []
+
+
+def test_edits_to_and_fro_that_lead_where_it_was_are_refused() -> None:
+    rounds = [
+        step
+        for n in range(10)
+        for step in (
+            ("edit_file", {"path": "a.py", "old": "AB"[n % 2], "new": "BA"[n % 2]}, "edited"),
+            ("run", {"cmd": "./bench --json"}, {"failed": "test_a" if n % 2 else "test_b"}),
+        )
+    ]
+    assert any(verdict.detector == "stagnation" for verdict in refused(rounds))
+
+
+def test_what_has_changed_by_itself_and_is_over_is_asked_for_no_more() -> None:
+    states = ("PENDING", "RUNNING", "RUNNING, step 2", *["FAILED"] * 8)
+    rounds = [("get_job", {"id": 7}, {"id": 7, "state": state, "reason": f"at {state}"}) for state in states]
+    assert refused(rounds) != []
+
+
+def test_what_changes_only_through_the_runs_own_doing_is_no_price() -> None:
+    rounds: list[Round] = []
+    for n in range(4):
+        rounds += [("write_file", {"path": f"{n}"}, f"wrote {n}"), ("list_files", {}, f"{n} files: " + "x" * n)]
+    rounds += [("list_files", {}, "3 files: xxx")] * 4
+    assert refused(rounds) != []
 
 
 def test_customers_who_have_no_orders_are_news_all_the_same() -> None:
