@@ -91,10 +91,9 @@ class Identifier:
         return None if key is EXEMPT else self._observed(call, tool, arguments, key)
 
     def _observed(self, call: ToolCall, tool: str, arguments: Any, key: Any) -> ObservedCall | None:
-        nature = _PLAIN
+        nature = self.nature(tool, call.annotations)
         traits = _traits.UNKNOWN
         if self._policy.outcomes == "aware":
-            nature = self.nature(tool, call.annotations)
             traits = nature.of(arguments) if nature.by_arguments else nature.traits
             if traits & _EXEMPT:
                 self.waited = self.waited or "waits" in traits
@@ -177,7 +176,7 @@ def _searching(base: Nature, settings: ToolSettings) -> tuple[Nature, Traits]:
     if "searches" not in traits:
         return base, traits
     fields = settings.loop_key if isinstance(settings.loop_key, tuple) else ()
-    base = replace(base, searches=True, declared_search=True, search_fields=fields)
+    base = replace(base, searches=True, search_fields=fields)
     return base, traits - {"searches"} | ({"reads"} if "mutates" not in traits else set())
 
 
@@ -187,5 +186,4 @@ def _hint(value: Any) -> bool | None:
 
 
 _LONG_NAME = 200
-_PLAIN = Nature()
 _HINTS = ("readOnlyHint", "destructiveHint")

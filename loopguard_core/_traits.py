@@ -83,7 +83,6 @@ class Nature:
         starts: It starts things, so that a result saying "running" does not make it a poll.
         writes_files: Its name says that it writes or edits files or text.
         searches: Its name says that it searches, or the policy.
-        declared_search: The policy says that it searches.
         search_fields: Arguments that hold the query where none has a usual name.
         thinks: Its name says that it only takes down what the model thinks.
         plans: Its name says that it takes down a plan or a list of things to do.
@@ -102,7 +101,6 @@ class Nature:
     starts: bool = False
     writes_files: bool = False
     searches: bool = False
-    declared_search: bool = False
     search_fields: tuple[str, ...] = ()
     thinks: bool = False
     plans: bool = False
@@ -154,7 +152,7 @@ def infer(name: str) -> Nature:
         return Nature(DELEGATES, starts=True)
     if _WAIT_FOR.match(plain):
         return Nature(WAITS)
-    return _from_words(plain, words)
+    return _from_words(plain, words, is_search(name))
 
 
 def _plain(name: str) -> str:
@@ -164,7 +162,7 @@ def _plain(name: str) -> str:
     return "_".join(part for part in _SPLIT.split(_CAMEL.sub("_", last)) if part).lower()
 
 
-def _from_words(plain: str, words: list[str]) -> Nature:
+def _from_words(plain: str, words: list[str], searches: bool) -> Nature:
     statement = bool({"sql", "query", "db", "database", "http", "request", "api", "fetch", "graphql"} & set(words))
     ui = bool(known.UI_WORDS & set(words)) and not {"get", "list", "search", "find"} & set(words[:1])
     starting = known.STARTING_WORDS & set(words[:2])
@@ -180,7 +178,6 @@ def _from_words(plain: str, words: list[str]) -> Nature:
         traits = TESTS
     if polls and "mutates" not in traits and not starts:
         traits = POLLS
-    searches = is_search(plain)
     writes_files = bool(
         {"write", "edit", "replace", "patch", "insert", "save", "update", "create", "apply", "rewrite"} & set(words)
     )

@@ -24,11 +24,10 @@ from loopguard_core._search_query import (
     MAX_KEYWORDS,
     MAX_PAGE,
     Search,
-    is_search,
     read_search,
     without_joints,
 )
-from loopguard_core._search_results import MAX_ENTRIES, overlap
+from loopguard_core._search_results import MAX_ENTRIES, overlap, packed, unpacked
 from loopguard_core.detectors._observed import ObservedCall
 from loopguard_core.detectors._protocol import REPEATS, SEARCHES, Detector, Finding
 from loopguard_core.detectors._retries import Retries
@@ -39,11 +38,13 @@ NEW_SHARE = 0.25
 LOOK_BACK = 3
 """Earlier searches it is compared with; from the same source."""
 
+MAX_CALLS = 40
+"""Searches of a round whose results are waited for. No round has more calls that are followed."""
+
 MAX_STREAMS = 4
 """Tools and places that are followed; those searched longest ago go first."""
 
 _STREAM_NAME = 56
-_HASH = 8  # characters a hash takes in saved state
 
 
 class _Stream:
@@ -162,7 +163,7 @@ class RephrasedSearch(Detector):
         self._running = {}
         rounds: dict[str, list[tuple[ObservedCall, Search]]] = {}
         for call in calls:
-            if not call.nature.declared_search and not is_search(call.tool):
+            if not call.nature.searches:
                 continue
             search = read_search(call.tool_key, call.arguments, call.nature.search_fields)
             if search is not None:
@@ -241,15 +242,16 @@ class RephrasedSearch(Detector):
         streams = [
             [
                 key,
-                [_packed(words) for words in stream.queries],
-                [None if entries is None else _packed(entries) for entries in stream.results],
+                [packed(words) for words in stream.queries],
+                [None if entries is None else packed(entries) for entries in stream.results],
                 [stream.low, stream.repeats, stream.since, stream.stale, stream.stale_since, stream.news],
                 stream.page,
                 stream.asked,
             ]
             for key, stream in self._streams.items()
         ]
-        return [streams, None if self._retries is None else self._retries.taken]
+        running = [list(row) for row in sorted(self._running.items())[:MAX_CALLS]]
+        return [streams, None if self._retries is None else self._retries.taken, running]
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -259,11 +261,13 @@ class RephrasedSearch(Detector):
         """
         streams: OrderedDict[str, _Stream] = OrderedDict()
         try:
-            rows, taken = state
+            rows, taken, *more = state
+            running = more[0][:MAX_CALLS] if more else ()
+            asks = {short_text(identity): short_text(key, _STREAM_NAME) for identity, key in running}
             for key, queries, results, numbers, page, asked in rows[-MAX_STREAMS:]:
                 stream = streams[short_text(key, _STREAM_NAME)] = _Stream()
-                stream.queries = [_unpacked(words, MAX_KEYWORDS) for words in queries[-LOOK_BACK:]]
-                stream.results = [None if r is None else _unpacked(r, MAX_ENTRIES) for r in results[-LOOK_BACK:]]
+                stream.queries = [unpacked(words, MAX_KEYWORDS) for words in queries[-LOOK_BACK:]]
+                stream.results = [None if r is None else unpacked(r, MAX_ENTRIES) for r in results[-LOOK_BACK:]]
                 stream.low, stream.repeats, stream.since, *rest = map(count, numbers)
                 stream.stale, stream.stale_since, stream.news = rest
                 stream.page = short_text(page, MAX_PAGE)
@@ -272,17 +276,8 @@ class RephrasedSearch(Detector):
             raise ValueError("not a saved state of rephrased_search") from error
         if self._retries is not None and taken is not None:
             self._retries.taken = count(taken)
-        self._streams = streams
+        self._streams, self._running = streams, asks
 
 
 def _together(parts: Iterable[frozenset[int]]) -> frozenset[int]:
     return frozenset(sorted(frozenset().union(*parts))[:MAX_KEYWORDS])
-
-
-def _packed(hashes: frozenset[int]) -> str:
-    return "".join(f"{value:08x}" for value in sorted(hashes))
-
-
-def _unpacked(text: Any, most: int) -> frozenset[int]:
-    packed = short_text(text, most * _HASH)
-    return frozenset(int(packed[start : start + _HASH], 16) for start in range(0, len(packed), _HASH))

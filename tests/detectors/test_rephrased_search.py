@@ -15,6 +15,7 @@ from loopguard_core import Action, Detector, Finding, LoopGuard, ToolCall, hooki
 from loopguard_core._outcome import Result
 from loopguard_core._search_query import MAX_KEYWORDS, is_search, keywords, read_search
 from loopguard_core._search_results import MAX_ENTRIES, overlap, result_signature
+from loopguard_core._traits import infer
 from loopguard_core.detectors import ObservedCall
 from loopguard_core.detectors._retries import Retries
 from loopguard_core.detectors.rephrased_search import MAX_STREAMS, RephrasedSearch
@@ -41,7 +42,7 @@ class Run:
         for search in searches:
             arguments = search if isinstance(search, dict) else {"query": search}
             identity = xxhash.xxh3_64_hexdigest(f"{tool}{json.dumps(arguments)}".encode())
-            call = Call(f"c{self.round}", tool, tool, identity, arguments)
+            call = Call(f"c{self.round}", tool, tool, identity, arguments, nature=infer(tool))
             if result is not None:
                 call.signature = result_signature(result)
                 call.result = Result(str(hash(str(result))), False, None)
@@ -332,3 +333,13 @@ def test_in_a_guard_it_is_noted_and_then_told() -> None:
         (once,) = told
         assert "other words" in once
         assert session.before_model_call().steer == ()
+
+
+def test_a_search_is_known_by_the_whole_name_with_and_without_outcomes() -> None:
+    for policy in ({}, {"outcomes": "ignore", "detectors": {"rephrased_search": {"enabled": True}}}):
+        told: list[str] = []
+        with LoopGuard(policy, on_loop=lambda event, told=told: told.append(event.detector)).session() as session:
+            for number, query in enumerate(("tidal turbine cost", "cost tidal turbine", "turbine tidal cost")):
+                session.begin_round([ToolCall(f"c{number}", "mcp__google__lookup", {"query": query})])
+                session.record_result(f"c{number}", f"{number} pages of one kind and another")
+        assert "rephrased_search" in told, policy
