@@ -17,9 +17,13 @@ _MAX_COUNT = 2**53
 def bounded_key(name: Any) -> str:
     """The name itself, or a hash of it where a hostile one would bloat the state; applying it twice changes nothing."""
     key = name if isinstance(name, str) else str(name)
-    if len(key) <= _LENGTH and key.isascii() and key.isprintable():
+    if len(key) <= _LENGTH and key.isascii() and (key.isidentifier() or _is_plain(key)):
         return key
     return sys.intern("#" + xxhash.xxh3_64_hexdigest(key.encode("utf-8", "surrogatepass")))
+
+
+def _is_plain(key: str) -> bool:
+    return key.isprintable() and '"' not in key and "\\" not in key  # each takes two characters in JSON
 
 
 def call_key(call_id: Any) -> str:

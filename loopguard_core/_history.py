@@ -25,6 +25,7 @@ from loopguard_core._history_state import (
 from loopguard_core._outcome import Change, Result
 from loopguard_core._ranges import RANGE_STARTS
 from loopguard_core._similar import BESIDE, likeness, same_place
+from loopguard_core._sketch import LARGE, SHORT
 from loopguard_core._wording import PLAIN
 from loopguard_core.detectors._observed import ObservedCall, Past, plain_of
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES
@@ -35,7 +36,6 @@ MAX_HELD = 16 * 1024
 EXPIRY = 8
 """Rounds of news after which a streak ends. Source: section 5 of the design."""
 
-_HEAD = 24  # characters, and difference in length, by which a result looks like the one before: fewer look alike anyway
 _TELLING = frozenset({"mutates", "delegates"})
 # An enum's members are slow to come by.
 _FIRST, _SAME, _VOLATILE, _CHANGED, _BACK = Change.FIRST, Change.SAME, Change.VOLATILE, Change.CHANGED, Change.BACK
@@ -105,7 +105,8 @@ class History(HistoryState):
             return 0
         # What goes on where the text of the last one ended may be that one with more of the same.
         grown = last.text.endswith('"}') and call.text.startswith(last.text[:-4])
-        return REPEATS if last.run > 1 or grown else 0
+        gone = last.gist is not None and not last.text  # since a resume: it may have grown
+        return REPEATS if last.run > 1 or grown or gone else 0
 
     def _watch(self, tool: str) -> None:
         self._hot[tool] = _HOT
@@ -165,7 +166,10 @@ class History(HistoryState):
                     self._hold(identity, result)
                 else:
                     if before.digest == digest:
-                        result = call.result = before  # what is known of it need not be worked out again
+                        if before.held or before.size > LARGE:
+                            result = call.result = before  # what is known of it need not be worked out again
+                        else:
+                            result.adopt(before)
                     change = self._compare(call, past, before, result)
                     news = news or change is _CHANGED
                     if result is not before:
@@ -255,6 +259,7 @@ class History(HistoryState):
         if result.size > PLAIN:
             result.pack()
         if result.held > MAX_HELD // 2:
+            _ = result.lines  # whether the next one is another page is all that is asked of it later
             result.let_go()
             return
         held[identity] = result
@@ -286,11 +291,21 @@ class History(HistoryState):
 
 def _may_repeat(result: Result, earlier: Result | None) -> bool:
     """A cheap first look whether a tool gave nearly the same before: few results do."""
-    if earlier is None or not -_HEAD <= result.size - earlier.size <= _HEAD:
+    if earlier is None or not -SHORT <= result.size - earlier.size <= SHORT:
         return False
     if result.digest == earlier.digest:  # all there is to go by after a resume
         return True
-    one, other = result.plain or result.text, earlier.plain or earlier.text
-    if one is None or other is None or one[:_HEAD] != other[:_HEAD]:
-        return False
-    return result.may_be(earlier)
+    one, other = result.plain, earlier.plain
+    if one is not None and other is not None:
+        return one[:SHORT] == other[:SHORT] and result.may_be(earlier)
+    return _looks_alike(result, earlier)
+
+
+def _looks_alike(result: Result, earlier: Result) -> bool:
+    """The same for results of which one is packed, or gone since a resume."""
+    one, other = result.ends, earlier.ends
+    if one is not None and other is not None:
+        return one[0] == other[0] and result.may_be(earlier)
+    then = earlier.look
+    now = None if then is None else result.look
+    return now is not None and then is not None and (now.head, now.words) == (then.head, then.words)

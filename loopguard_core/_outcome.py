@@ -21,6 +21,19 @@ from loopguard_core._bounded import count, short_text
 from loopguard_core._canonical import canonical_json
 from loopguard_core._failures import Failure, classify
 from loopguard_core._masking import HOLE, words_but_ids
+from loopguard_core._sketch import (
+    LARGE,
+    SHORT,
+    Lines,
+    Look,
+    Numbers,
+    Sketch,
+    Steps,
+    lines_in,
+    numbers_in,
+    saved_lines,
+    saved_numbers,
+)
 from loopguard_core._wording import PLAIN, Says, is_empty, what_it_says
 
 OWN_WORDS = "[loopguard]"
@@ -33,11 +46,17 @@ REFUSED_WITHIN = 96
 """Characters of a result within which that begins: SDKs put a word like "Observation: " or "Error: " before it."""
 
 _EDGE = 64 * 1024
-_FAILURE = 16 * 1024  # of a longer one its two ends tell what kind it is
+_HALF = LARGE // 2  # of a larger failure its two ends tell what kind it is
+_RIM = 6 * 1024  # read at either end of a large text
+_RIM_MASKED = 2048  # of which so much counts, where there is more: what the cut left of a word is not in it
+_RIM_SURE = _RIM_MASKED + 512
 _FIGURES = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)*(?:[eE][-+]?\d+)?")
 _TELLING_LINE = 16
 _MAX_SIZE = 1_000_000
 _ACKNOWLEDGEMENT = 120
+_NOTHING = [None] * 4
+RESULT_PARTS = 6
+"""Parts of a saved result, without what it can be compared by when its text is gone."""
 
 
 class Change(enum.StrEnum):
@@ -71,7 +90,7 @@ class Result:
     """
 
     __slots__ = (
-        *("_facts", "_figureless", "_masked", "_masker", "_packed", "_words"),
+        *("_facts", "_figureless", "_masked", "_masker", "_packed", "_sketch"),
         *("digest", "failed", "failure", "held", "plain", "size"),
     )
 
@@ -86,7 +105,7 @@ class Result:
         # What changes by itself makes no failure a new one either.
         self.failure: Failure | None = None
         if failed and masker is not None:
-            ends = text if self.size <= _FAILURE else f"{text[: _FAILURE // 2]}\n{text[-_FAILURE // 2 :]}"
+            ends = text if self.size <= LARGE or _reads_all(masker) else f"{text[:_HALF]}\n{text[-_HALF:]}"
             self.failure = classify(ends, masker(ends), echoes, tool)
         self.plain: str | None = text
         self.held = len(text)
@@ -94,14 +113,29 @@ class Result:
         self._masked: str | None = None
         self._figureless: str | None = None
         self._packed: bytes | None = None
-        self._words: int | None = None
+        self._sketch: Sketch | None = None
         self._facts: int | None = None
 
-    def save(self) -> list[Any]:
-        """As plain JSON: hashes, and what the text says in the few respects that matter later."""
+    def save(self, *, course: bool = False, look: bool = False, steps: Steps | None = None) -> list[Any]:
+        """As plain JSON: hashes, and what the text says in the few respects that matter later.
+
+        Args:
+            course: With its numbers and lines, for the next result of the same call.
+            look: With how it looks, for the next result of the same tool.
+            steps: How it differs from the one before.
+        """
         failure = None if self.failure is None else self.failure.save()
         figureless = self.figureless  # first, since it brings the other with it
-        return [self.digest, self.masked, figureless, self._known_facts(), min(self.size, _MAX_SIZE), failure]
+        saved = [self.digest, self.masked, figureless, self._known_facts(), min(self.size, _MAX_SIZE), failure]
+        numbers, lines = (saved_numbers(self.numbers), saved_lines(self.lines)) if course else (None, None)
+        seen = self.look if look else None
+        sketch = [
+            numbers,
+            lines,
+            None if seen is None else seen.save(),
+            None if steps is None else list(map(int, steps)),
+        ]
+        return saved if sketch == _NOTHING else [*saved, sketch]
 
     @classmethod
     def restored(cls, state: Any) -> Result:
@@ -111,7 +145,7 @@ class Result:
             ValueError: Not such a state.
         """
         try:
-            digest, masked, figureless, facts, size, failure = state
+            digest, masked, figureless, facts, size, failure, *sketch = state
         except TypeError as error:
             raise ValueError("not a saved result") from error
         result = cls("", short_text(digest).startswith("!"), None)
@@ -120,7 +154,13 @@ class Result:
         result._figureless = None if figureless is None else short_text(figureless)
         result._facts, result.size, result.plain = count(facts), count(size), None
         result.failure = None if failure is None else Failure.restored(failure)
+        result._sketch = Sketch.restored(sketch[0]) if sketch else None
         return result
+
+    def adopt(self, other: Result) -> None:
+        """Take over what was worked out of a result that was equal to the letter."""
+        self._masked, self._figureless = other._masked, other._figureless
+        self._facts, self.failure = other._facts, other.failure
 
     @property
     def text(self) -> str | None:
@@ -129,6 +169,45 @@ class Result:
             return zlib.decompress(self._packed).decode("utf-8", "surrogatepass")
         return self.plain
 
+    @property
+    def sketch(self) -> Sketch:
+        """What is known of the text beside the hashes."""
+        if self._sketch is None:
+            self._sketch = Sketch()
+        return self._sketch
+
+    @property
+    def ends(self) -> tuple[str, str] | None:
+        """The first and last characters of the text; None once it was let go."""
+        text = self.plain
+        if text is not None:
+            return text[:SHORT], text[-SHORT:]
+        return None if self._packed is None else self.sketch.ends
+
+    @property
+    def numbers(self) -> Numbers | None:
+        """The numbers in the text, or what is known of them; None if it was let go before they were asked for."""
+        known = self.sketch
+        if known.numbers is None and (text := self.text) is not None:
+            known.numbers = numbers_in(text)
+        return known.numbers
+
+    @property
+    def lines(self) -> Lines | None:
+        """The lines of a longer text, likewise."""
+        known = self.sketch
+        if known.lines is None and (text := self.text) is not None:
+            known.lines = lines_in(text)
+        return known.lines
+
+    @property
+    def look(self) -> Look | None:
+        """How the text looks, likewise."""
+        known = self.sketch
+        if known.look is None and (text := self.text) is not None:
+            known.look = Look.of(text)
+        return known.look
+
     def may_be(self, other: Result) -> bool:
         """A cheap first look whether masks may make two results equal; False once a text was let go."""
         one, two = self._but_ids, other._but_ids
@@ -136,9 +215,34 @@ class Result:
 
     @property
     def _but_ids(self) -> int | None:
-        if self._words is None and (text := self.text) is not None:
-            self._words = words_but_ids(text)
-        return self._words
+        known = self.sketch
+        if known.but_ids is None and (text := self.text) is not None:
+            known.but_ids = words_but_ids(text)
+        return known.but_ids
+
+    def masked_as(self, other: Result) -> bool:
+        """Whether two results are equal without what changes by itself; of large ones the ends are looked at first."""
+        if self.size > LARGE and any(
+            one and two and one != two for one, two in zip(self._rims, other._rims, strict=True)
+        ):
+            return False
+        masked = self.masked
+        return masked is not None and masked == other.masked
+
+    @property
+    def _rims(self) -> tuple[str | None, str | None]:
+        """Hashes of how a large text begins and ends without what changes by itself; None where that is not known."""
+        known = self.sketch
+        if known.edges is None:
+            text, masker = self.text, self._masker
+            if text is None or masker is None or _reads_all(masker):
+                return None, None
+            head, tail = _folded(masker(text[:_RIM])), _folded(masker(text[-_RIM:]))
+            known.edges = (
+                _hash(head[:_RIM_MASKED]) if len(head) > _RIM_SURE else None,
+                _hash(tail[-_RIM_MASKED:]) if len(tail) > _RIM_SURE else None,
+            )
+        return known.edges
 
     @property
     def masked(self) -> str | None:
@@ -149,8 +253,8 @@ class Result:
 
     @property
     def figureless(self) -> str | None:
-        """Hash of the masked text without figures; None as for `masked`."""
-        if self._figureless is None:
+        """Hash of the masked text without figures; None as for `masked`, and of a large text."""
+        if self._figureless is None and self.size <= LARGE:
             self._mask(figures=True)
         return self._figureless
 
@@ -172,6 +276,7 @@ class Result:
     def pack(self) -> None:
         """Make a long text smaller."""
         if self.plain is not None:
+            self.sketch.ends = self.ends
             self._packed = zlib.compress(self.plain.encode("utf-8", "surrogatepass"), 1)
             self.plain, self.held = None, len(self._packed)
 
@@ -183,7 +288,7 @@ class Result:
             if self._known_facts() & Says.UNCHANGED:
                 return Change.SAME
             _ = self.figureless  # as in `save`: a changed result is asked for both
-            if self.masked is not None and self.masked == other.masked:
+            if self.masked_as(other):
                 return Change.VOLATILE
             if self.alone and other.alone and _failed_alike(self.failure, other.failure):
                 return Change.VOLATILE
@@ -233,6 +338,11 @@ class Result:
             text = self.text
             self._facts = 0 if text is None else what_it_says(text)
         return self._facts
+
+
+def _reads_all(masker: MasksText) -> bool:
+    """Whether functions of a caller's are to see the whole text: they may read it as what it is, such as JSON."""
+    return bool(getattr(masker, "_functions", ()))
 
 
 def _failed_alike(one: Failure | None, other: Failure | None) -> bool:
@@ -324,6 +434,7 @@ class _Several(Result):
         self.digest = ("!" if self.failed else "=") + _JOINED + _hash("\n".join(digests))
         self.failure = parts[-1].failure
         self.plain = None
+        self.sketch.numbers, self.sketch.lines = (), frozenset()  # several are no page, and count nothing down
 
     @property
     def masked(self) -> str | None:

@@ -9,10 +9,11 @@ from loopguard_core._bounded import SHORT_ID, bounded_key, call_key, short_text
 from loopguard_core._failed import judge_error, nothing_done
 from loopguard_core._failures import words_of
 from loopguard_core._outcome import Result, combine, is_own_words, text_of
-from loopguard_core._search_results import result_signature
-from loopguard_core._similar import gist
+from loopguard_core._search_results import packed, result_signature, unpacked
 from loopguard_core._traits import Nature
+from loopguard_core._veiled import restored
 from loopguard_core.detectors import ObservedCall
+from loopguard_core.detectors._observed import Past
 
 MAX_CALLS = 40
 """Distinct calls of one round that are followed. Of a larger fan-out those with the smallest hashes are kept, so that
@@ -150,11 +151,21 @@ class OpenRound:
                 yield key, slot
                 slot = slot.next
 
-    def save(self) -> list[Any]:
-        """As plain JSON, so that results may come in after a resume."""
+    def save(self, past: Callable[[str], Past | None] = lambda _: None) -> list[Any]:
+        """As plain JSON, so that results may come in after a resume.
+
+        Args:
+            past: What is known of an identity.
+        """
         own = [(key, call.result, call) for key, call in self._own.items()]
         slots = [(key, slot.result, slot.call) for key, slot in self._each()]
-        return [[bounded_key(key), result and result.save(), *_saved(call)] for key, result, call in own + slots]
+        saved: list[Any] = []
+        for key, result, call in own + slots:
+            known = None if result is None else past(call.identity)
+            steps = None if result is None or known is None else known.steps(result)
+            kept = None if result is None else result.save(course=self._aware, look=self._aware, steps=steps)
+            saved.append([bounded_key(key), kept, *_saved(call)])
+        return saved
 
     def restore(self, state: Any) -> None:
         """Take over what `save` gave.
@@ -163,23 +174,24 @@ class OpenRound:
             ValueError: Not such a state.
         """
         calls: dict[str, ObservedCall] = {}
-        restored = OpenRound()
+        taken = OpenRound()
         try:
-            for key, saved, identity, tool, traits, known, refused in state[:MAX_CALLS]:
+            for key, saved, identity, tool, traits, known, refused, *signature in state[:MAX_CALLS]:
                 new = ObservedCall(short_text(key), short_text(tool), tool, short_text(identity))
                 new.nature = self._nature_of(tool)
                 new.traits = frozenset(short_text(trait) for trait in traits[:_TRAITS])
                 new.refused = bool(refused)
-                new.gist = None if known is None else short_text(known)
+                new.gist = restored(known)
+                new.signature = unpacked(signature[0]) if signature else None
                 slot = _Slot(calls.setdefault(identity, new), None if saved is None else Result.restored(saved))
-                restored._add(key, slot)
+                taken._add(key, slot)
         except TypeError as error:
             raise ValueError("not a saved round") from error
-        self._calls, self._slots = list(calls.values()), restored._slots
+        self._calls, self._slots = list(calls.values()), taken._slots
         self._spare = 0
         self._own = {}
 
 
 def _saved(call: ObservedCall) -> list[Any]:
-    known = gist(call.plain) if call.gist is None and call.text else call.gist
-    return [call.identity, call.tool_key, sorted(call.traits), known, int(call.refused)]
+    saved = [call.identity, call.tool_key, sorted(call.traits), call.veil(), int(call.refused)]
+    return saved if call.signature is None else [*saved, packed(call.signature)]

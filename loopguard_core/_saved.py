@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 
 from loopguard_core._bounded import bounded_key, count, short_text
 from loopguard_core._faults import Faults
+from loopguard_core._outcome import RESULT_PARTS
 from loopguard_core._types import Action, Channel, EndReason, Stop, Verdict
 
 T = TypeVar("T")
@@ -18,6 +19,8 @@ MAX_BYTES = 32 * 1024
 """Size of the saved state as compact ASCII JSON."""
 
 _TEXT_LIMIT = 1024
+_MOST_OF_ONE = 12 * 1024  # bytes of one detector: more is none of ours
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def stop_to_json(stop: Stop | None) -> dict[str, Any] | None:
@@ -84,29 +87,60 @@ def _plain(evidence: Mapping[str, Any]) -> dict[str, Any]:
     return dict(evidence) if len(text) <= _TEXT_LIMIT else {}
 
 
-def fitted(state: dict[str, Any], *, bounded: bool) -> dict[str, Any]:
+def fitted(state: dict[str, Any]) -> dict[str, Any]:
     """The state, cut to `MAX_BYTES`.
 
-    Args:
-        state: What a session saves.
-        bounded: True if all detectors are our own, whose state is bounded by construction: measuring costs more than
-            saving. A third party's may be of any size or no JSON at all, and goes first.
+    Ours hardly ever comes near that. A third party's detector may keep whatever it likes, or no JSON at all: that goes
+    first. Then goes what comparing would be finer with, and then what was counted last of all.
     """
-    if bounded:
-        return state
-    while _size(state) > MAX_BYTES:
+    size = _size(state)
+    for cut in (_without_bloated_detectors, _without_sketches, _without_figures):
+        if size <= MAX_BYTES:
+            return state
+        state = cut(state)
+        size = _size(state)
+    while size > MAX_BYTES:
         detectors = state["detectors"]
         largest = max(detectors, key=lambda name: _size(detectors[name]), default=None)
         if largest is None:
-            state = {**state, "round": [], "effects": None}
-            break
+            return {**state, "round": [], "effects": None}
         state = {**state, "detectors": {name: value for name, value in detectors.items() if name != largest}}
+        size = _size(state)
     return state
+
+
+def _without_bloated_detectors(state: dict[str, Any]) -> dict[str, Any]:
+    detectors = {name: value for name, value in state["detectors"].items() if _size(value) <= _MOST_OF_ONE}
+    return {**state, "detectors": detectors}
+
+
+def _without_sketches(state: dict[str, Any]) -> dict[str, Any]:
+    """Without what is kept only to compare texts and arguments that are gone."""
+    calls = [[key, _plain_result(result), *rest[:3], None, rest[4]] for key, result, *rest in state["round"]]
+    history = state["history"]
+    if history is not None:
+        last = [
+            [tool, [identity, None, _plain_result(kept), *rest]]
+            for tool, (identity, _, kept, *rest) in history["calls"]
+        ]
+        known = [[*row[:4], _plain_result(row[4]), *row[5:]] for row in history["known"]]
+        history = {**history, "calls": last, "known": known}
+    return {**state, "round": calls, "history": history}
+
+
+def _plain_result(saved: list[Any] | None) -> list[Any] | None:
+    return None if saved is None else saved[:RESULT_PARTS]
+
+
+def _without_figures(state: dict[str, Any]) -> dict[str, Any]:
+    """Without what operators are told beside a verdict, and results that are known again whatever they came from."""
+    history = state["history"]
+    return {**state, "spending": [], "history": None if history is None else {**history, "results": []}}
 
 
 def _size(value: Any) -> int:
     try:
-        return len(json.dumps(value, separators=(",", ":"), allow_nan=False))
+        return len(_ENCODER.encode(value))
     except (TypeError, ValueError, RecursionError):
         return MAX_BYTES + 1
 

@@ -14,12 +14,15 @@ from itertools import islice
 from typing import Any
 from zlib import crc32
 
+from loopguard_core._bounded import short_text
+
 MAX_ENTRIES = 16
 """Hashes kept of one result: the smallest ones, so that equal entries are kept on both sides of a comparison."""
 
 SAME = 0.5
 """Share of the smaller result that has to stand in the other one too for the two to overlap."""
 
+_HASH = 8  # characters a hash takes in saved state
 _EDGE = 64 * 1024
 _LEAST = 6  # characters of an entry worth comparing
 _MOST = 64  # entries read of one result: more than a page of results has
@@ -58,6 +61,25 @@ def overlap(one: frozenset[int], other: frozenset[int]) -> bool:
     if not one or not other:
         return not one and not other
     return len(one & other) >= SAME * min(len(one), len(other))
+
+
+def packed(hashes: frozenset[int]) -> str:
+    """Hashes as one text, for saved state."""
+    return "".join(f"{value:08x}" for value in sorted(hashes))
+
+
+def unpacked(text: Any, most: int = MAX_ENTRIES) -> frozenset[int]:
+    """Take over what `packed` gave.
+
+    Args:
+        text: As it was saved.
+        most: Hashes it may hold.
+
+    Raises:
+        ValueError: No such text.
+    """
+    row = short_text(text, most * _HASH)
+    return frozenset(int(row[start : start + _HASH], 16) for start in range(0, len(row), _HASH))
 
 
 def _parsed(text: str) -> Any:

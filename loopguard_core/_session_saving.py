@@ -18,6 +18,7 @@ class SessionSaving(SessionState):
         """The state as plain JSON of at most 32 KB, for `LoopGuard.session(state=...)`; no arguments or results."""
         with self.lock:
             money = {} if self._money is None else self._money.save()
+            history = self._scorer.history
             return _saved.fitted(
                 {
                     "version": _saved.VERSION,
@@ -25,8 +26,8 @@ class SessionSaving(SessionState):
                     "seconds": round(self.seconds, 3),
                     "messages": self._messages,
                     "effects": self._effects.save(),
-                    "round": self._open.save(),
-                    "history": None if self._scorer.history is None else self._scorer.history.save(),
+                    "round": self._open.save() if history is None else self._open.save(history.past),
+                    "history": None if history is None else history.save(),
                     "detectors": self._scorer.save(),
                     "spending": self._scorer.spending.save(),
                     "stop": _saved.stop_to_json(self._stop),
@@ -39,8 +40,7 @@ class SessionSaving(SessionState):
                     "key": self._guard.key_to_save(self._scorer.key),
                     **({"money": money} if money else {}),
                     **({} if self._shadow is None else {"shadow": self._shadow.save()}),
-                },
-                bounded=self._scorer.own_detectors,
+                }
             )
 
     def restore(self, state: Any) -> None:

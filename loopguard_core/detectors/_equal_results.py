@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from loopguard_core._outcome import Change, Result
 from loopguard_core._similar import same_words
+from loopguard_core._sketch import SHORT, Look
 from loopguard_core.detectors._observed import ObservedCall
 from loopguard_core.detectors._protocol import Finding
 from loopguard_core.detectors._rows import MAX_TOOLS, Row, RowsByTool
 
 _SAYS_SOMETHING = 32  # characters of a result that is more than a yes, a number or "done"
-_HEAD = 24
+_FREQUENT = "0123456789eaitnsr \n"
 
 
 class EqualResults(RowsByTool):
@@ -67,12 +68,17 @@ def says_the_same(result: Result, earlier: Result) -> bool:
         return result.failure.shape == earlier.failure.shape
     if result.same_as(earlier) is not Change.CHANGED:
         return True
-    if result.size == earlier.size and same_words(result.text or "", earlier.text or ""):
-        return True
     one, other = result.text, earlier.text
-    return (
-        one is not None and other is not None and set(one.casefold().split("\n")) == set(other.casefold().split("\n"))
-    )
+    if one is None or other is None:
+        looks = _looks(result, earlier)
+        if looks is None:
+            return False
+        now, then = looks
+        same = result.size == earlier.size and now.said is not None and now.said == then.said
+        return same or (now.lines is not None and now.lines == then.lines)
+    if result.size == earlier.size and same_words(one, other):
+        return True
+    return set(one.casefold().split("\n")) == set(other.casefold().split("\n"))
 
 
 def volatile(result: Result, earlier: Result | None, *, ends: bool = False) -> bool:
@@ -83,14 +89,20 @@ def volatile(result: Result, earlier: Result | None, *, ends: bool = False) -> b
         earlier: The one before.
         ends: Whether it is enough that they end alike.
     """
-    if earlier is None or abs(result.size - earlier.size) > _HEAD:
+    if earlier is None or abs(result.size - earlier.size) > SHORT:
         return False
-    one, other = result.text, earlier.text
+    one, other = result.ends, earlier.ends
     if one is None or other is None:
+        looks = _looks(result, earlier)
+        if looks is None:
+            return False
+        now, then = looks
+        if now.words != then.words or not (now.head == then.head or (ends and now.tail == then.tail)):
+            return False
+        return result.masked_as(earlier)
+    if one[0] != other[0] and not (ends and one[1] == other[1]):
         return False
-    if one[:_HEAD] != other[:_HEAD] and not (ends and one[-_HEAD:] == other[-_HEAD:]):
-        return False
-    return result.may_be(earlier) and result.masked == earlier.masked
+    return result.may_be(earlier) and result.masked_as(earlier)
 
 
 def reordered(result: Result, earlier: Result) -> bool:
@@ -98,4 +110,21 @@ def reordered(result: Result, earlier: Result) -> bool:
     if result.size != earlier.size or result.size < _SAYS_SOMETHING:
         return False
     one, other = result.text, earlier.text
-    return one is not None and other is not None and sorted(one) == sorted(other)
+    if one is None or other is None:
+        looks = _looks(result, earlier)
+        return looks is not None and looks[0].letters is not None and looks[0].letters == looks[1].letters
+    # Counting a few characters is far cheaper than sorting all of them, and mostly settles it.
+    return all(one.count(mark) == other.count(mark) for mark in _FREQUENT) and sorted(one) == sorted(other)
+
+
+def same_vocabulary(result: Result, earlier: Result) -> bool:
+    """Whether two results begin with the same words, however often each: after a resume, when the texts are gone."""
+    looks = _looks(result, earlier)
+    return looks is not None and looks[0].vocabulary == looks[1].vocabulary
+
+
+def _looks(result: Result, earlier: Result) -> tuple[Look, Look] | None:
+    """How two results looked, where the text of one is gone; None where that is not known."""
+    then = earlier.look  # first: mostly it is this one that is gone
+    now = None if then is None else result.look
+    return None if now is None or then is None else (now, then)

@@ -10,23 +10,11 @@ from typing import Any
 
 from loopguard_core._bounded import count, short_text
 from loopguard_core._outcome import Change, Outcome, Result
+from loopguard_core._sketch import ANY, HEAD, Steps, another_page, fell
 from loopguard_core._traits import UNKNOWN, Nature, Traits
+from loopguard_core._veiled import Veiled, veiled
 
 _SMALL = 256
-_PAGE = 240
-_MANY_LINES = 4
-_KNOWN_LINES = 0.2
-_DIGITS = re.compile(r"\d+")
-_COUNTS = re.compile(r"(?<![\w.,-])\d{1,6}(?![\w.])")
-# What is used up gets less in a loop, too.
-_SPENT = re.compile(
-    r"\b(?:credits?|balance|budget|quota|tokens?|funds|allowance|battery|fuel|attempts?|tries|retries)\b(?: \w{1,12})?"
-    r"\W{0,6}\d[\d.,]*"
-    r"|\$\s?\d[\d.,]*|(?<!\d)\d[\d.,]{0,24}+\s(?:credits?|tokens?|attempts?|tries|retries)\b",
-    re.IGNORECASE,
-)
-_MOST_COUNTS = 16
-_STEP = 20  # what is done in a lap of work: the number of a frame or a message jumps further
 _KEPT = 2048
 MOVES = 2
 """Changes that nobody made after which something is known to change by itself."""
@@ -129,11 +117,11 @@ class Past:
         self.same = self.same + 1 if change in (Change.SAME, Change.VOLATILE) else 0
         if change is not Change.CHANGED or before is None:
             return change
-        self.moving = bool(_MOVES.search((result.text or "")[:_KEPT])) or _novel(result.text, before.text)
         first = not self.earlier
         alike = before.figureless is not None and before.figureless == result.figureless
         self.figures = alike and (first or self.figures)
-        self.falling = _fell(before.text, result.text) & (-1 if first else self.falling) if alike else 0
+        bits, self.moving = result.sketch.steps or _steps(before, result, alike)
+        self.falling = bits & (ANY if first else self.falling) if alike else 0
         earlier = self.earlier or ((before.masked or before.digest, 0),)
         digest = result.masked or result.digest
         known = next((number for other, number in earlier if other == digest), None)
@@ -142,9 +130,20 @@ class Past:
         self.earlier = (*kept, (digest, number))
         return change if known is None else Change.BACK
 
+    def steps(self, result: Result) -> Steps | None:
+        """How a result of a round that is still open differs from the last one; None for the first.
+
+        Worked out when the run is saved, because when it is resumed the text is gone.
+        """
+        before = self.result
+        if before is None or before.digest == result.digest:
+            return None
+        alike = before.figureless is not None and before.figureless == result.figureless
+        return result.sketch.steps or _steps(before, result, alike)
+
     def save(self) -> list[Any]:
         """As plain JSON."""
-        kept = None if self.result is None else self.result.save()
+        kept = None if self.result is None else self.result.save(course=True)
         numbers = [self.first, self.last, self.times, self.changes, self.news, self.same, self.falling]
         flags = self.refused + 2 * self.polling + 4 * self.figures + 8 * min(self.moved, MOVES)
         return [self.tool, numbers, flags, kept, [list(row) for row in self.earlier]]
@@ -166,26 +165,9 @@ class Past:
         return past
 
 
-def _fell(before: str | None, after: str | None) -> int:
-    """Which whole numbers are a little lower than before, as bits."""
-    if before is None or after is None:
-        return 0
-    before, after = before[:_KEPT], after[:_KEPT]
-    # Mostly nothing fell, and then it need not be known what was used up.
-    return _lower(_SPENT.sub("", before), _SPENT.sub("", after)) if _lower(before, after) else 0
-
-
-def _lower(before: str, after: str) -> int:
-    pairs = zip(_COUNTS.findall(before)[:_MOST_COUNTS], _COUNTS.findall(after), strict=False)
-    return sum(1 << place for place, (high, low) in enumerate(pairs) if 0 < int(high) - int(low) <= _STEP)
-
-
-def _novel(after: str | None, before: str | None) -> bool:
-    """Whether hardly a line of a longer text was there before, figures aside: the next page of something."""
-    if after is None or before is None or min(len(after), len(before)) < _PAGE:
-        return False
-    lines, known = ({_DIGITS.sub("", line) for line in text[:_KEPT].split("\n")} for text in (after, before))
-    return len(lines) >= _MANY_LINES and len(lines & known) < _KNOWN_LINES * len(lines)
+def _steps(before: Result, result: Result, alike: bool) -> Steps:
+    moving = bool(_MOVES.search((result.text or "")[:HEAD])) or another_page(result.lines, before.lines)
+    return fell(result.numbers, before.numbers) if alike else 0, moving
 
 
 @dataclass(eq=False)  # without slots, so that what is rarely set costs nothing: one is made for every call
@@ -210,7 +192,7 @@ class ObservedCall:
         fresh: True if the world changed since it was last asked for, so that what accumulated starts afresh.
         probe: True if it had been refused, and is let through once to see whether anything changed.
         refused: True if it was refused in this round. Set after scoring.
-        gist: After a resume, a hash in place of `text`; see `loopguard_core._similar`.
+        gist: Hashes in place of `text`, once they were asked for; see `veil`.
         signature: Hashes of what a search returned, entry by entry; None for other tools.
         result: What it returned; of several different results in one round, all of them as one; None if no result was
             recorded. Whole when the round is closed.
@@ -242,7 +224,7 @@ class ObservedCall:
     probe: bool = field(default=False, init=False)
     refused: bool = field(default=False, init=False)
     signature: frozenset[int] | None = field(default=None, init=False)
-    gist: str | None = field(default=None, init=False)
+    gist: Veiled | None = field(default=None, init=False)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -261,6 +243,12 @@ class ObservedCall:
             self.tool, self.call_id = self.tool_key, ""
         if not keep or len(self.text) > _KEPT:
             self.text = ""
+
+    def veil(self) -> Veiled | None:
+        """What of the arguments counts, as hashes; None if it was let go before anybody asked for them."""
+        if self.gist is None and self.text:
+            self.gist = veiled(self.plain, thought=self.nature.thinks)
+        return self.gist
 
     @property
     def plain(self) -> Any:

@@ -431,6 +431,18 @@ class TestCeiling:
             assert seen(guard.session(state=live.save()).begin_round(asked)) == seen(resumed.begin_round(asked))
         assert seen(through_json(live, guard).begin_round(asked)) == seen(live.begin_round(asked))
 
+    @names
+    def test_forty_calls_that_fail_at_great_length(self, kind: str) -> None:
+        name = HOSTILE[kind]
+        session = LoopGuard(EVERY_RUNG).session()
+        for step in range(8):
+            asked = [ToolCall(name(number), name(number % 64), {"n": number}) for number in range(40)]
+            session.begin_round(asked)
+            for call in asked:
+                counts = " ".join(f"{7**place + step} errors" for place in range(8))
+                session.record_result(call.id, f"Error: {call.name[:9]!r} {counts}: " + "a failure at length " * 40)
+            text_of(session)
+
     @few
     @given(st.lists(st.tuples(st.text(max_size=80), st.text(max_size=80), st.text(max_size=20)), max_size=30))
     def test_whatever_tools_ids_and_arguments_are_called(self, rows: list[tuple[str, str, str]]) -> None:
