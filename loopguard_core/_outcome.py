@@ -29,6 +29,7 @@ from loopguard_core._sketch import (
     Numbers,
     Sketch,
     Steps,
+    differing,
     lines_in,
     numbers_in,
     saved_lines,
@@ -221,13 +222,21 @@ class Result:
         return known.but_ids
 
     def masked_as(self, other: Result) -> bool:
-        """Whether two results are equal without what changes by itself; of large ones the ends are looked at first."""
-        if self.size > LARGE and any(
-            one and two and one != two for one, two in zip(self._rims, other._rims, strict=True)
-        ):
+        """Whether two results are equal without what changes by itself; of large ones a part is looked at first."""
+        if self.size > LARGE and self._differs_in_part(other):
             return False
         masked = self.masked
         return masked is not None and masked == other.masked
+
+    def _differs_in_part(self, other: Result) -> bool:
+        """Whether masking a part of two large results shows that they differ: the whole costs most of all."""
+        masker, one, two = self._masker, self.text, other.text
+        if masker is not None and one is not None and two is not None and not _reads_all(masker):
+            parts = differing(one, two, _RIM)
+            if parts is not None:
+                return _folded(masker(parts[0])) != _folded(masker(parts[1]))
+        rims = zip(self._rims, other._rims, strict=True)
+        return any(mine is not None and theirs is not None and mine != theirs for mine, theirs in rims)
 
     @property
     def _rims(self) -> tuple[str | None, str | None]:
@@ -250,6 +259,11 @@ class Result:
         if self._masked is None:
             self._mask(figures=False)
         return self._masked
+
+    @property
+    def known_by(self) -> str:
+        """What it is known by when it comes back; a large one to the letter, because masking it costs most of all."""
+        return (self.masked if self.size <= LARGE else None) or self.digest
 
     @property
     def figureless(self) -> str | None:

@@ -8,6 +8,7 @@ numbers, lines and words are enough: many have the same one, so that none can be
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -63,6 +64,7 @@ _MANY_LINES = 4
 _KNOWN_LINES = 0.2
 _MOST_LINES = 16
 _WORDS_READ = 4096
+_AROUND = 512  # characters on either side of a difference that may tell what it is
 _WIDTH = 3  # hexadecimal digits a number or a line is saved in
 _MASK = 0xFFF
 _LOOKS = 7
@@ -122,6 +124,39 @@ def another_page(after: Lines | None, before: Lines | None) -> bool:
         after = frozenset(short for line in after if (short := line & _MASK) <= most)
         return len(after & known) < _KNOWN_LINES * len(after) if after else True
     return len(after & before) < _KNOWN_LINES * len(after)
+
+
+def differing(one: str, other: str, most: int) -> tuple[str, str] | None:
+    """The part in which two texts differ, from the first line to the last and a few around; None if it is long.
+
+    Args:
+        one: A text.
+        other: Another one.
+        most: Characters that are not long.
+    """
+    shorter = min(len(one), len(other))
+    start = _common(shorter, lambda length: one[:length] == other[:length])
+    end = _common(shorter - start, lambda length: not length or one[-length:] == other[-length:])
+    if max(len(one), len(other)) - start - end > most:
+        return None
+    first = max(0, start - _AROUND)
+    first = one.rfind("\n", max(0, first - _AROUND), first) + 1 or first
+    last = len(one) - max(0, end - _AROUND)
+    line = one.find("\n", last, last + _AROUND)
+    behind = len(one) - (last if line < 0 else line)
+    return one[first : len(one) - behind], other[first : len(other) - behind]
+
+
+def _common(most: int, equal: Callable[[int], bool]) -> int:
+    """The greatest length up to `most` that is equal."""
+    least = 0
+    while least < most:
+        middle = (least + most + 1) // 2
+        if equal(middle):
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def saved_numbers(numbers: Numbers | None) -> str | None:

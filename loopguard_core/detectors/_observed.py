@@ -122,8 +122,8 @@ class Past:
         self.figures = alike and (first or self.figures)
         bits, self.moving = result.sketch.steps or _steps(before, result, alike)
         self.falling = bits & (ANY if first else self.falling) if alike else 0
-        earlier = self.earlier or ((before.masked or before.digest, 0),)
-        digest = result.masked or result.digest
+        earlier = self.earlier or ((before.known_by, 0),)
+        digest = result.known_by
         known = next((number for other, number in earlier if other == digest), None)
         number = max(number for _, number in earlier) + 1 if known is None else known
         kept = [row for row in earlier if row[1] != number][-(MAX_OUTCOMES - 1) :]

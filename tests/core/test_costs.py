@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -63,3 +64,42 @@ def test_what_varies_in_the_middle_of_a_long_failure_makes_it_no_other_kind() ->
 def test_a_hostile_command(unit: str) -> None:
     commands = [unit * (size // len(unit)) for size in (4096, 8192)]
     assert spent(lambda _: "x", "bash", lambda number: {"command": commands[number % 2], "n": number}) < 14
+
+
+def log(kilobytes: int, end: str = "", middle: str = "") -> str:
+    """Lines of a log, one of them in the middle and one at the end."""
+    lines = [f"worker-{n % 4} request done status 200 bytes {n % 7}00 #{n % 3}" for n in range(kilobytes * 20)]
+    return "\n".join(["GET /api/health", *lines[: len(lines) // 2], middle, *lines[len(lines) // 2 :], end])
+
+
+@pytest.mark.parametrize("place", ["end", "middle"])
+@pytest.mark.parametrize("same", [True, False], ids=["same call", "other call"])
+def test_large_results_that_differ_in_one_line(place: str, same: bool) -> None:
+    texts = [log(100, **{place: f"queue {1000 + number} items"}) for number in range(ROUNDS)]
+    assert spent(texts.__getitem__, "read_file", lambda number: {} if same else {"path": number}) < 20
+
+
+def test_large_results_that_hold_the_same_characters_nearly() -> None:
+    texts = [log(128, end=f"queue {1000 + number:06d} items") for number in range(ROUNDS)]
+    assert spent(texts.__getitem__, "read_file", lambda number: {"path": number}) < 20
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "streak"),
+    [
+        ({"middle": "request_id=a1b2c3d4e5"}, {"middle": "request_id=f5e4d3c2b1a0"}, 3),
+        ({"end": "finished at 10:00:01"}, {"end": "finished at 10:02:33"}, 3),
+        ({"middle": "8 failed"}, {"middle": "9 failed"}, 1),
+        ({"end": "8 failed"}, {"end": "19 failed"}, 1),
+        ({"middle": "8 failed", "end": "at 10:00:01"}, {"middle": "9 failed", "end": "at 10:02:33"}, 1),
+        ({"middle": "took 5 ms", "end": "took 5 ms"}, {"middle": "took 1234 ms", "end": "took 77 ms"}, 3),
+    ],
+)
+@pytest.mark.parametrize("noise", [False, True], ids=["held", "let go"])
+def test_a_large_result_is_judged_as_a_small_one_is(now: Any, then: Any, streak: int, noise: bool) -> None:
+    tail = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz ", k=40_000)) if noise else ""
+    session = LoopGuard().session()
+    for number in range(5):
+        decision = session.begin_round([ToolCall("1", "read_file", {"path": "a"})])[0]
+        session.record_result("1", f"{tail}\n{log(40, **(now if number % 2 else then))}\n{tail}")
+    assert min(decision.streak, 3) == streak
