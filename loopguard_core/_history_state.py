@@ -7,7 +7,6 @@ from typing import Any
 
 from loopguard_core._bounded import count, short_text
 from loopguard_core._outcome import Result
-from loopguard_core._veiled import restored
 from loopguard_core.detectors._observed import ObservedCall, Past
 from loopguard_core.detectors._protocol import CHANGES, REPEATS, SEARCHES
 
@@ -191,9 +190,9 @@ class HistoryState:
 
 
 def _saved(last: ObservedCall) -> list[Any]:
-    """The last call of a tool as plain JSON: hashes in place of the arguments."""
+    """The last call of a tool as plain JSON: a hash in place of the arguments."""
     kept = None if last.result is None else last.result.save(look=True)
-    return [last.identity, last.veil(), kept, last.number, last.run]
+    return [last.identity, last.hashed(), kept, last.number, last.run]
 
 
 def _restored(tool: str, state: Any) -> ObservedCall:
@@ -204,7 +203,7 @@ def _restored(tool: str, state: Any) -> ObservedCall:
     """
     identity, known, result, number, run = state
     last = ObservedCall("", tool, tool, short_text(identity))
-    last.gist = restored(known)
+    last.gist = None if known is None else short_text(known)
     last.result = None if result is None else Result.restored(result)
     last.number, last.run = count(number), count(run)
     return last

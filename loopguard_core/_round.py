@@ -11,7 +11,6 @@ from loopguard_core._failures import words_of
 from loopguard_core._outcome import Result, combine, is_own_words, text_of
 from loopguard_core._search_results import packed, result_signature, unpacked
 from loopguard_core._traits import Nature
-from loopguard_core._veiled import restored
 from loopguard_core.detectors import ObservedCall
 from loopguard_core.detectors._observed import Past
 
@@ -181,7 +180,7 @@ class OpenRound:
                 new.nature = self._nature_of(tool)
                 new.traits = frozenset(short_text(trait) for trait in traits[:_TRAITS])
                 new.refused = bool(refused)
-                new.gist = restored(known)
+                new.gist = None if known is None else short_text(known)
                 new.signature = unpacked(signature[0]) if signature else None
                 slot = _Slot(calls.setdefault(identity, new), None if saved is None else Result.restored(saved))
                 taken._add(key, slot)
@@ -193,5 +192,5 @@ class OpenRound:
 
 
 def _saved(call: ObservedCall) -> list[Any]:
-    saved = [call.identity, call.tool_key, sorted(call.traits), call.veil(), int(call.refused)]
+    saved = [call.identity, call.tool_key, sorted(call.traits), call.hashed(), int(call.refused)]
     return saved if call.signature is None else [*saved, packed(call.signature)]

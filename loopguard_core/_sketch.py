@@ -67,7 +67,7 @@ _WORDS_READ = 4096
 _AROUND = 512  # characters on either side of a difference that may tell what it is
 _WIDTH = 3  # hexadecimal digits a number or a line is saved in
 _MASK = 0xFFF
-_LOOKS = 7
+_LOOKS = 6
 
 Steps = tuple[int, bool]
 """Which numbers fell since the one before, as bits; and whether it is of something that gets on."""
@@ -241,7 +241,6 @@ class Look:
         letters: Its characters, in no order.
         lines: Its lines, each once, in no order, whatever their case.
         said: Its words, in no order, whatever their case.
-        vocabulary: The words at its beginning, each once, in no order.
     """
 
     head: str
@@ -250,7 +249,6 @@ class Look:
     letters: str | None
     lines: str | None
     said: str | None
-    vocabulary: str
 
     @classmethod
     def of(cls, text: str) -> Look:
@@ -263,12 +261,11 @@ class Look:
             _hex("".join(sorted(text))) if folded else None,
             _hex_of(set(folded.split("\n"))) if folded else None,
             _hex("\n".join(sorted(_RUNS.findall(folded)))) if folded and len(text) <= _WORDS_READ else None,
-            _hex_of(set(_RUNS.findall(text[:_WORDS_READ]))),
         )
 
     def save(self) -> str:
         """As one text."""
-        parts = (self.head, self.tail, self.words, self.letters, self.lines, self.said, self.vocabulary)
+        parts = (self.head, self.tail, self.words, self.letters, self.lines, self.said)
         return ".".join(part or "" for part in parts)
 
     @classmethod
@@ -281,8 +278,8 @@ class Look:
         parts = short_text(state, 64).split(".")
         if len(parts) != _LOOKS:
             raise ValueError("not a saved look")
-        head, tail, words, letters, lines, said, vocabulary = parts
-        return cls(head, tail, words, letters or None, lines or None, said or None, vocabulary)
+        head, tail, words, letters, lines, said = parts
+        return cls(head, tail, words, letters or None, lines or None, said or None)
 
 
 def _hash(text: str) -> int:

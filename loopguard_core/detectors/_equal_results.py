@@ -117,12 +117,6 @@ def reordered(result: Result, earlier: Result) -> bool:
     return all(one.count(mark) == other.count(mark) for mark in _FREQUENT) and sorted(one) == sorted(other)
 
 
-def same_vocabulary(result: Result, earlier: Result) -> bool:
-    """Whether two results begin with the same words, however often each: after a resume, when the texts are gone."""
-    looks = _looks(result, earlier)
-    return looks is not None and looks[0].vocabulary == looks[1].vocabulary
-
-
 def _looks(result: Result, earlier: Result) -> tuple[Look, Look] | None:
     """How two results looked, where the text of one is gone; None where that is not known."""
     then = earlier.look  # first: mostly it is this one that is gone

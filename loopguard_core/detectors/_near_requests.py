@@ -17,8 +17,7 @@ from loopguard_core._similar import (
     thought_again,
     without_words_of,
 )
-from loopguard_core._veiled import stand_ins
-from loopguard_core.detectors._equal_results import reordered, same_vocabulary, says_the_same, volatile
+from loopguard_core.detectors._equal_results import reordered, says_the_same, volatile
 from loopguard_core.detectors._observed import ObservedCall, plain_of
 from loopguard_core.detectors._protocol import Finding
 from loopguard_core.detectors._rows import MAX_TOOLS, Row, RowsByTool
@@ -86,19 +85,16 @@ class NearRequests(RowsByTool):
             return True
         if call.nature.thinks:
             return True
-        if not call.nature.shell:
-            return False
-        if not last.text and last.gist is not None:  # after a resume
-            return self._likeness(call, last) == "grown"
-        if not last.text or len(call.text) <= len(last.text):
+        if not call.nature.shell or not last.text or len(call.text) <= len(last.text):
             return False
         before, after = command_in(plain_of(last.text)), command_in(call.plain)
         return before is not None and after is not None and after.startswith(before)
 
     def _likeness(self, call: ObservedCall, last: ObservedCall) -> Likeness | None:
-        before, after = _arguments(call, last)
-        if before is None or after is None:
-            return None
+        if not call.text or not last.text:  # after a resume
+            known = call.hashed()
+            return "near" if known is not None and known == last.hashed() else None
+        before, after = plain_of(last.text), call.plain
         if call.nature.thinks:
             return "rephrased" if thought_again(before, after) else None
         renumbered = self._history.renumbered > last.number > self._history.read_change
@@ -139,15 +135,13 @@ class NearRequests(RowsByTool):
     def _says_the_same(self, call: ObservedCall, result: Result, before: ObservedCall, earlier: Result) -> bool:
         """Whether results differ only as their requests do: in words these repeat, or in how often they say a thing."""
         now, then = result.text, earlier.text
+        if now is None or then is None or not call.text or not before.text:
+            return False  # what their requests had different words for is not known after a resume
         kind = self._likeness(call, before)
         if kind is None:
             return False
-        if now is None or then is None:
-            return kind == "grown" and same_vocabulary(result, earlier)
         if kind == "grown":
             return no_new_words(call.nature.mask(now), call.nature.mask(then))
-        if not call.text or not before.text:
-            return False  # what their requests had different words for is not known after a resume
         asked, other = call.plain, plain_of(before.text)
         mask = call.nature.masker(call.traits)
         return mask(without_words_of(now, asked, other)) == mask(without_words_of(then, other, asked))
@@ -156,17 +150,6 @@ class NearRequests(RowsByTool):
         """Forget."""
         super().clear()
         self._history.tracked.clear()
-
-
-def _arguments(call: ObservedCall, last: ObservedCall) -> tuple[Any, Any]:
-    """What two calls asked for; after a resume stand-ins for it."""
-    if call.text and last.text:
-        return plain_of(last.text), call.plain
-    before, after = last.veil(), call.veil()
-    if before is None or after is None:
-        return None, None
-    one, other = stand_ins(before, after)
-    return ({"": one}, {"": other}) if call.nature.thinks else (one, other)
 
 
 def _tells(last: ObservedCall) -> bool:
@@ -184,6 +167,6 @@ def _pending(last: ObservedCall) -> bool:
 
 def _prints_or_grows(call: ObservedCall, before: ObservedCall) -> bool:
     """A cheap first look whether two results may differ only as their requests do: few do."""
-    if not call.text or not before.text:  # after a resume
-        return call.gist is not None or before.gist is not None
+    if not call.text or not before.text:
+        return False
     return (call.nature.shell and "echo" in call.text) or call.text.startswith(before.text[:-4])

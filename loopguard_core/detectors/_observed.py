@@ -10,9 +10,9 @@ from typing import Any
 
 from loopguard_core._bounded import count, short_text
 from loopguard_core._outcome import Change, Outcome, Result
+from loopguard_core._similar import gist
 from loopguard_core._sketch import ANY, HEAD, Steps, another_page, fell
 from loopguard_core._traits import UNKNOWN, Nature, Traits
-from loopguard_core._veiled import Veiled, veiled
 
 _SMALL = 256
 _KEPT = 2048
@@ -192,7 +192,7 @@ class ObservedCall:
         fresh: True if the world changed since it was last asked for, so that what accumulated starts afresh.
         probe: True if it had been refused, and is let through once to see whether anything changed.
         refused: True if it was refused in this round. Set after scoring.
-        gist: Hashes in place of `text`, once they were asked for; see `veil`.
+        gist: A hash in place of `text`, once it was asked for; see `hashed`.
         signature: Hashes of what a search returned, entry by entry; None for other tools.
         result: What it returned; of several different results in one round, all of them as one; None if no result was
             recorded. Whole when the round is closed.
@@ -224,7 +224,7 @@ class ObservedCall:
     probe: bool = field(default=False, init=False)
     refused: bool = field(default=False, init=False)
     signature: frozenset[int] | None = field(default=None, init=False)
-    gist: Veiled | None = field(default=None, init=False)
+    gist: str | None = field(default=None, init=False)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -244,10 +244,10 @@ class ObservedCall:
         if not keep or len(self.text) > _KEPT:
             self.text = ""
 
-    def veil(self) -> Veiled | None:
-        """What of the arguments counts, as hashes; None if it was let go before anybody asked for them."""
+    def hashed(self) -> str | None:
+        """A hash of what of the arguments counts; None if it was let go before anybody asked for it."""
         if self.gist is None and self.text:
-            self.gist = veiled(self.plain, thought=self.nature.thinks)
+            self.gist = gist(self.plain)
         return self.gist
 
     @property

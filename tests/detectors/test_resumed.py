@@ -71,7 +71,6 @@ def test_searches_that_find_something_new_are_work() -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "result"),
     [
-        ("bash", lambda n: {"command": " && ".join(["ls -la /srv"] * (n + 1))}, lambda _: "a b c"),
         ("add_note", lambda n: {"title": "Totals", "text": f"x{'!' * n}"}, lambda _: "saved"),
         ("fetch_page", lambda n: {"cursor": n * 7919}, lambda n: f"Rows 1 to 20 of 400, request_id=a1b2c3d4e{n}"),
         (
@@ -85,7 +84,7 @@ def test_searches_that_find_something_new_are_work() -> None:
             lambda _: "none",
         ),
     ],
-    ids=["grown", "marks", "ids", "same", "spelling"],
+    ids=["marks", "ids", "same", "spelling"],
 )
 def test_what_hashes_can_tell_is_told_alike(tool: str, arguments: Any, result: Any) -> None:
     live, resumed = both([(tool, arguments(number), result(number)) for number in range(9)])
@@ -93,13 +92,13 @@ def test_what_hashes_can_tell_is_told_alike(tool: str, arguments: Any, result: A
     assert {"observe", "steer"} & set(live)
 
 
-def test_one_message_in_new_words_is_told_alike() -> None:
+def test_of_arguments_that_are_gone_only_equal_ones_are_told() -> None:
+    """Their words are not saved, in no form: a message in new words is told live, and not to a run that is resumed."""
     texts = [
         "Dear Ann, your order 5 was delayed by the storm and will arrive on Friday.",
         "Hello Ann, order 5 was delayed by the storm; it will arrive on Friday!",
         "Hi Ann, unfortunately the storm delayed your order 5, it will arrive on Friday.",
-        "Ann, sorry: your order 5 was delayed by a storm and will arrive Friday.",
     ]
     live, resumed = both([("send_email", {"to": "ann@x.test", "body": text}, "sent") for text in texts])
-    assert live == resumed
     assert "steer" in live
+    assert set(resumed) == {None}

@@ -100,7 +100,7 @@ def test_the_same_result_after_each_of_several_edits_is_work(named: bool) -> Non
 
 @BOTH
 def test_one_message_sent_again_in_new_words(resumed: bool) -> None:
-    """Rephrased: 2 observe, 3 steer, and nothing stronger."""
+    """Rephrased: 2 observe, 3 steer, and nothing stronger; after a resume its words are no longer there."""
     texts = [
         "Dear Ann, your order 5 was delayed by the storm and will arrive on Friday.",
         "Hello Ann, order 5 was delayed by the storm; it will arrive on Friday!",
@@ -110,8 +110,8 @@ def test_one_message_sent_again_in_new_words(resumed: bool) -> None:
     ]
     run = Run(STAGNATION, resumed=resumed)
     found = [run("send_email", {"to": "ann@x.test", "body": text}, "sent") for text in texts]
-    assert first_at(actions(found))["steer"] == 3
-    assert set(first_at(actions(found))) <= {"observe", "steer"}
+    assert first_at(actions(found)).get("steer", 3) == 3
+    assert set(first_at(actions(found))) <= (set() if resumed else {"observe", "steer"})
     assert resumed or "steer" in first_at(actions(found))
 
 
