@@ -42,7 +42,7 @@ class OpenRound:
         nature_of: What is known of a tool, for a round that is restored.
     """
 
-    __slots__ = ("_aware", "_calls", "_nature_of", "_own", "_slots", "_spare")
+    __slots__ = ("_aware", "_calls", "_nature_of", "_own", "_slots", "_spare", "_unread")
 
     def __init__(self, *, aware: bool = True, nature_of: Callable[[str], Nature] = lambda _: Nature()) -> None:
         self._aware = aware
@@ -52,6 +52,7 @@ class OpenRound:
         self._own: dict[str, ObservedCall] = {}
         self._slots: dict[str, _Slot] = {}
         self._spare = 0
+        self._unread: ObservedCall | _Slot | None = None
 
     def begin(self, calls: list[ObservedCall]) -> None:
         """Start with the distinct calls that are followed."""
@@ -101,12 +102,26 @@ class OpenRound:
         place: ObservedCall | _Slot | None = self._own.get(call_id) or self._slot(call_id)
         if place is None:
             return False
-        if not is_own_words(output):
-            call = place.call if isinstance(place, _Slot) else place
-            if is_error is None:
-                is_error = judge_error(output) or ("mutates" in call.traits and nothing_done(output))
-            place.result = self._result(call, output, is_error)
+        try:
+            if not is_own_words(output):
+                call = place.call if isinstance(place, _Slot) else place
+                if is_error is None:
+                    is_error = judge_error(output) or ("mutates" in call.traits and nothing_done(output))
+                place.result = self._result(call, output, is_error)
+        except Exception:
+            self._unread = place
+            raise
         return True
+
+    def count_unread(self, number: int) -> None:
+        """Let a result that could not be read count as one that was never there: what is not known proves nothing.
+
+        Args:
+            number: The round.
+        """
+        place, self._unread = self._unread, None
+        if place is not None:
+            place.result = Result(f"\0{number}", False, None)
 
     def _slot(self, key: str) -> _Slot | None:
         """The first slot of an id that has no answer yet, else the last."""

@@ -148,6 +148,8 @@ class SessionRounds(SessionModelCalls):
                         self._tell_result(call_id, output, is_error)
         except Exception as error:  # noqa: BLE001  # see `contained`
             self.faults.note("record_result", error)
+            with self.lock:
+                self._open.count_unread(self.budget.counters.turns)
 
     @contained(nothing)
     def refusal(self, call_id: str | None, tool: str | None = None) -> str | None:

@@ -161,7 +161,7 @@ class TestOddValues:
         for _ in range(2):
             session.begin_round([CALL])
             session.record_result("1", value, is_error)
-        assert session.begin_round([CALL])[0].streak == 3
+        assert session.begin_round([CALL])[0].streak == (1 if guard.faults.counts else 3)  # what was not read is new
         assert set(guard.faults.counts) <= {"record_result"}
         assert_still_works(session)
 
@@ -646,3 +646,52 @@ class TestNames:
         for text in told:
             assert text.isprintable()
             assert len(text) < 1000
+
+
+class Ambiguous:
+    """As arrays of numbers are: neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of an array is ambiguous")
+
+
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text of mine")
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("output", "is_error"),
+    [
+        (lambda number: {"error": Ambiguous(), "step": number}, None),
+        (lambda _: WordlessError(), None),
+        (lambda _: WordlessError(), True),
+    ],
+    ids=["ambiguous", "wordless", "wordless and said to be an error"],
+)
+def test_a_result_that_cannot_be_read_proves_nothing(output: Any, is_error: Any, shared: bool, resumed: bool) -> None:
+    """It is as good as new: what is not known supports neither block nor stop."""
+    guard = LoopGuard()
+    session = guard.session()
+    found = []
+    for number in range(14):
+        calls = [ToolCall("1", "read_sensor", {"n": n}) for n in range(1 + shared)]
+        found += [decision.action for decision in session.begin_round(calls)]
+        for call in calls:
+            session.record_result(call.id, output(number), is_error)
+        if resumed:
+            session = guard.session(state=json.loads(json.dumps(session.save())))
+    assert not {Action.BLOCK, Action.STOP} & set(found)
+    assert session.stop is None
+    assert guard.faults.counts["record_result"] == 14 * (1 + shared)
+
+
+def test_a_result_that_can_be_read_after_one_that_could_not_counts() -> None:
+    session = LoopGuard().session()
+    for number in range(5):
+        decision = session.begin_round([ToolCall("1", "read_sensor", {})])[0]
+        session.record_result("1", WordlessError())
+        session.record_result("1", "the same")
+        assert decision.streak == number + 1
