@@ -342,6 +342,11 @@ class Result:
         return self.failed or bool(self._known_facts() & Says.FAILING)
 
     @property
+    def removed(self) -> bool:
+        """Whether it says that a number of things were removed."""
+        return not self.failed and bool(self._known_facts() & Says.REMOVED)
+
+    @property
     def finished(self) -> bool:
         """Whether it says that what was asked about has ended."""
         return self.failed or bool(self._known_facts() & Says.FINISHED)

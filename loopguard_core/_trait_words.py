@@ -26,6 +26,7 @@ MUTATION_WORDS = frozenset(
     creer envoyer supprimer publier ecrire enregistrer senden erstellen anlegen loeschen speichern schreiben buchen
     criar atualizar apagar salvar inviare""".split()
 )
+DEBUGGERS = frozenset("gdb lldb pdb debugger debug".split())
 TAKING_WORDS = frozenset(
     "receive pop next dequeue pull take claim lease draw roll deal import step advance sample record guess".split()
 )

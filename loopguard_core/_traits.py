@@ -65,6 +65,7 @@ _LONGEST_NAME = 200
 _COMMAND_LINE = re.compile(r"^\s*\S+\s.*?(?:(?<!\S)--?[A-Za-z]|[/|><=$\\`'\"]|&&|;|\w\.\w)", re.DOTALL)
 _MASK = Masker()
 _MASK_MUTATING = Masker(mutates=True)
+_MASK_DEBUGGING = Masker([mask for mask in MASKS if mask != "addresses"])  # they are what is looked for
 _MASK_TAKING = Masker(mutates=True, takes=True)
 _MASK_SEARCHING = Masker(searches=True)
 
@@ -188,7 +189,7 @@ def _from_words(plain: str, words: list[str], searches: bool) -> Nature:
         starts=starts,
         writes_files=writes_files,
         searches=searches,
-        mask=_MASK_SEARCHING if searches else _MASK,
+        mask=_MASK_SEARCHING if searches else _MASK if known.DEBUGGERS.isdisjoint(words) else _MASK_DEBUGGING,
         mask_mutating=_MASK_MUTATING if known.TAKING_WORDS.isdisjoint(words) else _MASK_TAKING,
         thinks=bool(known.THINKING_WORDS & set(words)),
         plans=bool(known.PLAN_WORDS & set(words)) and "reads" not in traits,

@@ -26,6 +26,7 @@ class Says:
     FINISHED = 8
     FAILING = 16
     PICTURE = 32
+    REMOVED = 64
 
 
 # An answer in words that nothing changed. Only short ones count: a long text says more than that.
@@ -66,6 +67,12 @@ _PENDING_TEXT = re.compile(
     re.IGNORECASE,
 )
 _BEGINS_PENDING = re.compile(r"\W{0,3}(?:in[_-]progress|queued|pending|waiting)\b", re.IGNORECASE)  # no sentence does
+# Some were there to be removed, and are not any more: that cannot go on for ever.
+_REMOVED = re.compile(
+    r"^\s*DELETE [1-9]\d*\s*$|\b[1-9]\d*,?\d* (?:\w+ )?(?:were |was )?(?:deleted|removed|purged)\b"
+    r"|\b(?:deleted|removed|purged)\"?[:=]? ?[1-9]\d*\b",
+    re.IGNORECASE,
+)
 # In lower case: without one of these a pattern cannot match, and looking for them is far faster.
 _NEEDS_UNCHANGED = ("chang", "no ", "same ", "identical ", "nothing ", "没有变化", "无变化", "変更なし", "変化なし")
 _NEEDS_PENDING = (
@@ -139,6 +146,8 @@ def what_it_says(text: str) -> int:
         facts |= Says.FAILING
     if PICTURE.search(head):
         facts |= Says.PICTURE
+    if short and ("delete" in words or "removed" in words or "purged" in words) and _REMOVED.search(text):
+        facts |= Says.REMOVED
     ended = _has(_NEEDS_FINISHED, words) and _FINISHED.search(head) is not None
     if "(reason)" in words and _QUEUE_TABLE.search(head):
         return facts | Says.PENDING

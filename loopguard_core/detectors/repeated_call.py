@@ -107,7 +107,7 @@ class RepeatedCall(Detector):
         """What was repeated, and for how many rounds."""
         asked = f"`{tool}` was requested with the same arguments in {finding.streak} rounds in a row"
         if finding.kind == "changing":
-            return asked + ("" if finding.evidence.get("interface") else " and returned something else each time")
+            return asked + ("" if finding.evidence.get("acknowledged") else " and returned something else each time")
         if finding.kind == "poll":
             return asked + " and what it asks about did not change"
         if finding.kind == "picture":
@@ -179,7 +179,7 @@ class RepeatedCall(Detector):
             kind = "poll"
         evidence: dict[str, Any] = {"rounds": streak.length, "since_round": streak.since}
         if kind == "changing":
-            evidence["interface"] = True
+            evidence["acknowledged"] = True
         advice = None if self._history is None or kind is not None else _advice(call)
         return (Finding(streak.length, streak.since, call.identity, kind, evidence, advice=advice),)
 
@@ -277,7 +277,9 @@ def _kind(call: ObservedCall, history: History) -> str | None:
         return "check"
     if "mutates" not in call.traits:
         return "picture" if _looks_alike(call, past, history) else None
-    return "changing" if call.nature.ui and _acknowledges(past) else "mutation"
+    # What is removed in batches is, until none is left.
+    moves = (result is not None and result.removed) or (call.nature.ui and _acknowledges(past))
+    return "changing" if moves else "mutation"
 
 
 def _others_move(call: ObservedCall, calls: Sequence[ObservedCall]) -> bool:

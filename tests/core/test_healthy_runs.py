@@ -82,6 +82,14 @@ HEALTHY: dict[str, list[Round]] = {
         for n in range(12)
         for step in (("set_valve", {"position": 5 * n}, "ok"), ("read_flow", {}, "0.0 l/min"))
     ],
+    "rows deleted in batches": [
+        ("run_sql", {"sql": "DELETE FROM events WHERE id IN (SELECT id FROM old LIMIT 1000)"}, "DELETE 1000")
+        for _ in range(30)
+    ],
+    "a debugger that goes on to the next stop": [
+        ("gdb_command", {"cmd": "continue"}, f"Breakpoint 1, release_block (b=0x6042{n:x}0) at pool.c:77")
+        for n in range(10)
+    ],
     "a price that is watched": [
         ("get_quote", {"symbol": "RWE"}, {"symbol": "RWE", "bid": bid})
         for bid in (31.5, 31.6, 31.4, 31.4, 31.4, 31.4, 31.2, 31.2, 31.2, 31.2, 31.1, 31.0, 31.0, 31.0, 31.0, 30.9)
@@ -134,6 +142,11 @@ def test_what_changes_only_through_the_runs_own_doing_is_no_price() -> None:
         rounds += [("write_file", {"path": f"{n}"}, f"wrote {n}"), ("list_files", {}, f"{n} files: " + "x" * n)]
     rounds += [("list_files", {}, "3 files: xxx")] * 4
     assert refused(rounds) != []
+
+
+def test_one_row_deleted_again_and_again_is_over_once_nothing_is_deleted() -> None:
+    rounds = [("run_sql", {"sql": "DELETE FROM events WHERE id = 7"}, f"DELETE {n}") for n in (1, 0, 0, 0, 0)]
+    assert [verdict.streak for verdict in refused(rounds)] == [3]
 
 
 def test_customers_who_have_no_orders_are_news_all_the_same() -> None:

@@ -37,7 +37,7 @@ def test_figures_of_the_contract() -> None:
         (RepeatedCall(1, History()), Finding(6, 1, kind="changing"), "and returned something else each time"),
         (
             RepeatedCall(1, History()),
-            Finding(6, 1, kind="changing", evidence={"interface": True}),
+            Finding(6, 1, kind="changing", evidence={"acknowledged": True}),
             "in 6 rounds in a row",
         ),
         (RepeatedCall(1, History()), Finding(6, 1, kind="poll"), "and what it asks about did not change"),
