@@ -103,10 +103,11 @@ class History(HistoryState):
         last = self.last_calls.get(call.tool_key)
         if last is None:
             return 0
-        # What goes on where the text of the last one ended may be that one with more of the same.
-        grown = last.text.endswith('"}') and call.text.startswith(last.text[:-4])
-        gone = last.gist is not None and not last.text  # since a resume: it may have grown
-        return REPEATS if last.run > 1 or grown or gone else 0
+        # What goes on where the text of the last one ended may be that one with more of the same; since a resume that
+        # text is gone.
+        before = last.text
+        grown = before.endswith('"}') and call.text.startswith(before[:-4]) if before else last.gist is not None
+        return REPEATS if last.run > 1 or grown else 0
 
     def _watch(self, tool: str) -> None:
         self._hot[tool] = _HOT
