@@ -128,7 +128,7 @@ class Result:
         failure = None if self.failure is None else self.failure.save()
         figureless = self.figureless  # first, since it brings the other with it
         saved = [self.digest, self.masked, figureless, self._known_facts(), min(self.size, _MAX_SIZE), failure]
-        numbers, lines = (saved_numbers(self.numbers), saved_lines(self.lines)) if course else (None, None)
+        numbers, lines = self._course() if course else (None, None)
         seen = self.look if look else None
         sketch = [
             numbers,
@@ -137,6 +137,12 @@ class Result:
             None if steps is None else list(map(int, steps)),
         ]
         return saved if sketch == _NOTHING else [*saved, sketch]
+
+    def _course(self) -> tuple[str | None, str | None]:
+        known = self.sketch
+        if known.course is None:
+            known.course = saved_numbers(self.numbers), saved_lines(self.lines)
+        return known.course
 
     @classmethod
     def restored(cls, state: Any) -> Result:

@@ -195,11 +195,12 @@ class Sketch:
         edges: Hashes of how a large one begins and ends, without what changes by itself.
         numbers: Its numbers.
         lines: Its lines.
+        course: Both as they are saved.
         look: Its look.
         steps: How it differs from the one before, of one that was recorded before a resume: see `Past.steps`.
     """
 
-    __slots__ = ("but_ids", "edges", "ends", "lines", "look", "numbers", "steps")
+    __slots__ = ("but_ids", "course", "edges", "ends", "lines", "look", "numbers", "steps")
 
     def __init__(self) -> None:
         self.but_ids: int | None = None
@@ -207,6 +208,7 @@ class Sketch:
         self.edges: tuple[str | None, str | None] | None = None
         self.numbers: Numbers | None = None
         self.lines: Lines | None = None
+        self.course: tuple[str | None, str | None] | None = None
         self.look: Look | None = None
         self.steps: Steps | None = None
 
