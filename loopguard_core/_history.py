@@ -186,8 +186,6 @@ class History(HistoryState):
                     epoch_by, self.epoch_tool = identity, tool
             if tool in self._hot:
                 watched = True
-            if "reads" not in call.traits:
-                self.acted = number
             past.refused, past.last = call.refused, number
             past.times += 1
             if last is None:
@@ -280,7 +278,6 @@ class History(HistoryState):
         if "reads" in call.traits:
             if change is _CHANGED:
                 self.read_change = self.number
-                past.moved += self.acted < past.last
             else:
                 self.looked_again = self.number
                 if change is _VOLATILE:

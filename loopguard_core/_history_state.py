@@ -47,7 +47,6 @@ class HistoryState:
         epoch_tool: The tool that made it.
         read_change: The last round in which a reading call's result changed.
         looked_again: The last round in which a reading call's result was as before, but for what changes by itself.
-        acted: The last round with a call that is not known to read only.
         renumbered: The last round in which a reading call's result differed in what changes by itself alone.
         last_result: The last round in which a result came in.
         slept: The last round that let time pass: a call that waits, or one that sleeps before it looks.
@@ -69,7 +68,6 @@ class HistoryState:
         self.epoch_tool = ""
         self.read_change = 0
         self.looked_again = 0
-        self.acted = 0
         self.renumbered = 0
         self.slept = 0
         self.waiting = 0
@@ -138,7 +136,7 @@ class HistoryState:
             ],
             "marks": [
                 *(self.news, self.last_news, self.epoch, self.read_change),
-                *(self.looked_again, self.acted, self.renumbered, self.slept, self.waiting, self.last_result),
+                *(self.looked_again, self.renumbered, self.slept, self.waiting, self.last_result),
             ],
             "epoch_by": [self._epoch_by, self.epoch_tool],
             "calls": [[tool, _saved(last)] for tool, last in self.last_calls.items()],
@@ -166,7 +164,7 @@ class HistoryState:
                 for number, places, new in state["rounds"][-MAX_ROUNDS:]
             ]
             marks = [count(mark) for mark in state["marks"]]
-            news, last_news, epoch, read_change, looked_again, acted, renumbered, slept, waiting, last_result = marks
+            news, last_news, epoch, read_change, looked_again, renumbered, slept, waiting, last_result = marks
             epoch_by, epoch_tool = map(short_text, state["epoch_by"])
             calls = [(short_text(tool), _restored(tool, last)) for tool, last in state["calls"][-MAX_TOOLS:]]
             hot = {short_text(tool): count(left) for tool, left in state["hot"][-MAX_HOT:]}
@@ -179,7 +177,7 @@ class HistoryState:
         self.rounds.extend(rounds)
         self.news, self.last_news, self.epoch, self.waiting = news, last_news, epoch, waiting
         self.read_change, self.renumbered, self.slept = read_change, renumbered, slept
-        self.looked_again, self.acted = looked_again, acted
+        self.looked_again = looked_again
         self._epoch_by, self.epoch_tool, self.last_result = epoch_by, epoch_tool, last_result
         self.last_calls.update(calls)
         self._hot, self.number = hot, number

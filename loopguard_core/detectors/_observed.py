@@ -16,9 +16,6 @@ from loopguard_core._traits import UNKNOWN, Nature, Traits
 
 _SMALL = 256
 _KEPT = 2048
-MOVES = 2
-"""Changes that nobody made after which something is known to change by itself."""
-
 MAX_OUTCOMES = 4
 """Outcomes of one identity that are known again when they come back."""
 _HANDLE = 80
@@ -58,7 +55,6 @@ class Past:
         polling: True if it was a poll when it was last asked for.
         figures: True if nothing but figures has changed so far.
         falling: Which of the first 16 whole numbers fell by up to 20 with each change so far, as bits: what is left.
-        moved: How often what it returned changed to something new while nothing but reading was done.
         moving: True if the last change is of something that gets on: so many of so many, a percentage, what is left, or
             another page altogether.
         result: The last result that was recorded; None before the first.
@@ -73,7 +69,6 @@ class Past:
         "first",
         "identity",
         "last",
-        "moved",
         "moving",
         "news",
         "polling",
@@ -88,15 +83,10 @@ class Past:
         self.identity = identity
         self.tool = tool
         self.first = self.last = number
-        self.times = self.changes = self.same = self.news = self.falling = self.moved = 0
+        self.times = self.changes = self.same = self.news = self.falling = 0
         self.refused = self.polling = self.moving = self.figures = False
         self.result: Result | None = None
         self.earlier: Sequence[tuple[str | None, int]] = ()
-
-    @property
-    def live(self) -> bool:
-        """Whether it asks about something that changes by itself, such as a price."""
-        return self.moved >= MOVES
 
     @property
     def outcome(self) -> int:
@@ -145,7 +135,7 @@ class Past:
         """As plain JSON."""
         kept = None if self.result is None else self.result.save(course=True)
         numbers = [self.first, self.last, self.times, self.changes, self.news, self.same, self.falling]
-        flags = self.refused + 2 * self.polling + 4 * self.figures + 8 * min(self.moved, MOVES)
+        flags = self.refused + 2 * self.polling + 4 * self.figures
         return [self.tool, numbers, flags, kept, [list(row) for row in self.earlier]]
 
     @classmethod
@@ -160,7 +150,6 @@ class Past:
         past.first, past.last, past.times, past.changes, past.news, past.same, past.falling = map(count, numbers)
         past.earlier = tuple((short_text(digest), count(number)) for digest, number in earlier[-MAX_OUTCOMES:])
         past.refused, past.polling, past.figures = bool(flags & 1), bool(flags & 2), bool(flags & 4)
-        past.moved = count(flags) // 8
         past.result = None if kept is None else Result.restored(kept)
         return past
 

@@ -262,8 +262,6 @@ def _kind(call: ObservedCall, history: History) -> str | None:
     if past is not None and (past.polling or ("mutates" not in call.traits and _waits(call, past, history))):
         return "poll"
     result = None if past is None else past.result
-    if past is not None and past.live and "reads" in call.traits and result and not (result.finished or result.failing):
-        return "poll"
     if result is not None and result.failed:
         if result.failure is None or result.failure.root in _LASTING:
             return None

@@ -90,10 +90,6 @@ HEALTHY: dict[str, list[Round]] = {
         ("gdb_command", {"cmd": "continue"}, f"Breakpoint 1, release_block (b=0x6042{n:x}0) at pool.c:77")
         for n in range(10)
     ],
-    "a price that is watched": [
-        ("get_quote", {"symbol": "RWE"}, {"symbol": "RWE", "bid": bid})
-        for bid in (31.5, 31.6, 31.4, 31.4, 31.4, 31.4, 31.2, 31.2, 31.2, 31.2, 31.1, 31.0, 31.0, 31.0, 31.0, 30.9)
-    ],
     "two settings compared five times over": [
         step
         for n in range(10)
@@ -128,20 +124,6 @@ def test_edits_to_and_fro_that_lead_where_it_was_are_refused() -> None:
         )
     ]
     assert any(verdict.detector == "stagnation" for verdict in refused(rounds))
-
-
-def test_what_has_changed_by_itself_and_is_over_is_asked_for_no_more() -> None:
-    states = ("PENDING", "RUNNING", "RUNNING, step 2", *["FAILED"] * 8)
-    rounds = [("get_job", {"id": 7}, {"id": 7, "state": state, "reason": f"at {state}"}) for state in states]
-    assert refused(rounds) != []
-
-
-def test_what_changes_only_through_the_runs_own_doing_is_no_price() -> None:
-    rounds: list[Round] = []
-    for n in range(4):
-        rounds += [("write_file", {"path": f"{n}"}, f"wrote {n}"), ("list_files", {}, f"{n} files: " + "x" * n)]
-    rounds += [("list_files", {}, "3 files: xxx")] * 4
-    assert refused(rounds) != []
 
 
 def test_one_row_deleted_again_and_again_is_over_once_nothing_is_deleted() -> None:

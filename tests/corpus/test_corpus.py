@@ -10,8 +10,9 @@ import pytest
 from loopguard_core.cli import main
 
 CORPUS = Path(__file__).parents[2] / "corpus"
-KNOWN = {"ok-08-text-adventure-long"}
-"""A third match struck in a game after two that broke: a third equal result is what the default ladder refuses."""
+KNOWN = {"ok-08-text-adventure-long", "quote-watched-until-limit"}
+"""A third match struck in a game after two that broke, a price that stands still for three looks: a third equal result
+is what the default ladder refuses."""
 
 
 @pytest.mark.parametrize(
