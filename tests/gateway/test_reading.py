@@ -193,6 +193,7 @@ def test_a_named_run_is_over_after_an_hour_in_which_nobody_used_it(hours):
     _, served = start(ANSWERS, LoopGuard(on_end=ended.append))
     for name in ("job-1", "job-2"):
         post(served, [QUESTION], run=name)
+        eventually(lambda: not state(served).conversations._served)  # it is put away a moment after it was answered
         move(HOUR + 1)
     over = eventually(lambda: [event for event in ended if event.parent_id is None])
     assert [(event.framework_run_id, event.reason) for event in over] == [("job-1", "complete")]
